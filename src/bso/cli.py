@@ -1,0 +1,53 @@
+"""The command `bso`: parse, call, print.
+
+Results go to standard output (with `--json` as one JSON object on one line), everything else to standard
+error. Exit status: 0 done, 2 the user's mistake (one line, no traceback), 1 our fault.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import bso
+from bso.errors import UserError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong argument in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (try {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="bso", description="Train binary spiking networks in constant memory.")
+    parser.add_argument("--version", action="version", version=f"bso {bso.__version__}")
+    parser.add_subparsers(metavar="COMMAND", required=True)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], dict[str, Any]], text: Callable[[dict], str]
+) -> argparse.ArgumentParser:
+    """Adds a command: `run` computes a JSON-ready result, `text` words it for a person."""
+    parser = commands.add_parser(name, help=(run.__doc__ or "").splitlines()[0], description=run.__doc__)
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
+    parser.set_defaults(run=run, text=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        result = options.run(options)
+    except (UserError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        print(f"bso: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("bso: interrupted", file=sys.stderr)
+        return 130
+    print(json.dumps(result) if options.json else options.text(result))
+    return 0
