@@ -1,7 +1,92 @@
-"""Train binary spiking networks in constant memory and deploy them in a megabyte."""
+"""Train binary spiking networks in constant memory and deploy them in a megabyte.
+
+Public names load on first use, so that what needs no torch does not import it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from bso.errors import UserError
 
-__all__ = ["UserError", "__version__"]
+if TYPE_CHECKING:
+    from bso import models, optim, surrogate
+    from bso.bits import BinaryModule, BinaryParameter, signs, split_parameters
+    from bso.bptt import bptt_update
+    from bso.evaluation import counting_spikes, evaluate, over_time, predict
+    from bso.layers import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLinear
+    from bso.loss import step_loss
+    from bso.network import Concat, ImageNetwork, Residual, Sequential
+    from bso.neuron import LIF, LIFState, Stateful, lif_step, map_state
+    from bso.norm import BatchNorm1d, BatchNorm2d, estimating_statistics
+    from bso.online import online_update
+    from bso.size import model_size
+    from bso.trace import BPTT, NDOT, OTTT, SLTT, Activity, GradientRule
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "bso.bits": ("BinaryModule", "BinaryParameter", "signs", "split_parameters"),
+    "bso.bptt": ("bptt_update",),
+    "bso.evaluation": ("counting_spikes", "evaluate", "over_time", "predict"),
+    "bso.layers": ("BinaryConv2d", "BinaryLinear", "TracedConv2d", "TracedLinear"),
+    "bso.loss": ("step_loss",),
+    "bso.network": ("Concat", "ImageNetwork", "Residual", "Sequential"),
+    "bso.neuron": ("LIF", "LIFState", "Stateful", "lif_step", "map_state"),
+    "bso.norm": ("BatchNorm1d", "BatchNorm2d", "estimating_statistics"),
+    "bso.online": ("online_update",),
+    "bso.size": ("model_size",),
+    "bso.trace": ("BPTT", "NDOT", "OTTT", "SLTT", "Activity", "GradientRule"),
+}
+_LAZY = {name: module for module, names in _HOME.items() for name in names}
+_MODULES = ("models", "optim", "surrogate")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"bso.{name}")
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'bso' has no attribute {name!r}")
+
+
+__all__ = [
+    "BPTT",
+    "LIF",
+    "NDOT",
+    "OTTT",
+    "SLTT",
+    "Activity",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BinaryConv2d",
+    "BinaryLinear",
+    "BinaryModule",
+    "BinaryParameter",
+    "Concat",
+    "GradientRule",
+    "ImageNetwork",
+    "LIFState",
+    "Residual",
+    "Sequential",
+    "Stateful",
+    "TracedConv2d",
+    "TracedLinear",
+    "UserError",
+    "__version__",
+    "bptt_update",
+    "counting_spikes",
+    "estimating_statistics",
+    "evaluate",
+    "lif_step",
+    "map_state",
+    "model_size",
+    "models",
+    "online_update",
+    "optim",
+    "over_time",
+    "predict",
+    "signs",
+    "split_parameters",
+    "step_loss",
+    "surrogate",
+]

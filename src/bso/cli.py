@@ -7,7 +7,8 @@ error. Exit status: 0 done, 2 the user's mistake (one line, no traceback), 1 our
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import bso
@@ -24,8 +25,43 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="bso", description="Train binary spiking networks in constant memory.")
     parser.add_argument("--version", action="version", version=f"bso {bso.__version__}")
-    parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    demo = _command(commands, "demo", _demo, _describe_demo)
+    demo.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of weights and batches (0)")
     return parser
+
+
+def _demo(options: argparse.Namespace) -> dict[str, Any]:
+    """Train T-BSO on the bundled digits, in half a minute."""
+    with _extra("train"):
+        from bso.demo import run_demo
+    return run_demo(options.seed)
+
+
+def _describe_demo(result: dict[str, Any]) -> str:
+    from bso.demo import describe_demo
+
+    return describe_demo(result)
+
+
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 0 or more")
+    return int(text)
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Turns a missing package of an optional extra into what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "bso":
+            raise
+        raise UserError(
+            f"this command needs the package {error.name}; install it with: pip install 'bso[{name}]'"
+        ) from error
 
 
 def _command(

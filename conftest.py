@@ -1,0 +1,22 @@
+"""Names that the docstring examples use without importing, and one seed for every test."""
+
+import functools
+import itertools
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _example_names(doctest_namespace: dict[str, object]) -> None:
+    import torch
+
+    import bso
+
+    doctest_namespace.update(bso=bso, torch=torch, nn=torch.nn, functools=functools, itertools=itertools)

@@ -1,0 +1,185 @@
+"""Networks from layers: state is threaded through, the trace goes along with the spikes.
+
+`Sequential`, `Residual` and `Concat` are enough for most networks; anything else is an `nn.Module` derived from
+`Stateful` whose `forward(x, state)` returns the output and the new state.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bso.errors import UserError
+from bso.layers import TracedLayer
+from bso.neuron import LIF, Stateful
+from bso.trace import Activity
+
+# Linear and the same at every time step: the trace of their output is their output for the trace.
+_LINEAR = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Unflatten, nn.Identity)
+
+Value = Tensor | Activity
+
+
+def _call(layer: nn.Module, x: Value) -> Value:
+    if isinstance(x, Activity) and not isinstance(layer, TracedLayer):
+        return x.map(layer) if isinstance(layer, _LINEAR) else layer(x.spikes)
+    return layer(x)
+
+
+def _step(layer: nn.Module, x: Value, state: Any) -> tuple[Value, Any]:
+    if isinstance(layer, LIF) and isinstance(x, Activity):
+        x = x.spikes
+    return layer(x, state) if isinstance(layer, Stateful) else (_call(layer, x), None)
+
+
+class _Composition(Stateful):
+    """Children by number or, from a mapping, by name; the state is a tuple, one entry a stateful child."""
+
+    def __init__(self, *layers: nn.Module | Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        for index, layer in enumerate(layers):
+            named = {str(index): layer} if isinstance(layer, nn.Module) else layer
+            for name, module in named.items():
+                self.add_module(name, module)
+        self._num_states = sum(isinstance(child, Stateful) for child in self.children())
+
+    def _with_states(self, state: tuple[Any, ...] | None) -> Iterable[tuple[nn.Module, Any]]:
+        if state is not None and len(state) != self._num_states:
+            raise UserError(
+                f"state: received one for {len(state)} stateful layers; this {type(self).__name__} has "
+                f"{self._num_states}. Make one with net.initial_state(x) of this network."
+            )
+        states = iter(state if state is not None else (None,) * self._num_states)
+        for child in self.children():
+            yield child, next(states) if isinstance(child, Stateful) else None
+
+    def _kept(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        stateful = (isinstance(child, Stateful) for child in self.children())
+        return tuple(state for state, keep in zip(states, stateful, strict=True) if keep)
+
+
+class Sequential(_Composition):
+    """Layers one after another, stateful or not.
+
+    Any `nn.Module` fits. Pooling and flattening pass the trace on; behind a neuron, a layer that is neither
+    linear nor a synapse sees the spikes alone.
+
+    Example:
+        >>> net = Sequential(nn.Linear(4, 8), LIF(), bso.BinaryLinear(8, 8), LIF(), nn.Linear(8, 2))
+        >>> logits, state = net(torch.randn(3, 4), None)
+        >>> logits.shape, len(state)
+        (torch.Size([3, 2]), 2)
+    """
+
+    def __init__(self, *layers: nn.Module | Mapping[str, nn.Module]) -> None:
+        super().__init__(*layers)
+        self._check_trace()
+
+    def _check_trace(self) -> None:
+        """Refuses what would cut the trace between neuron and synapse in silence."""
+        cut = None
+        after_neuron = False
+        for name, layer in self.named_children():
+            if isinstance(layer, Stateful):
+                after_neuron, cut = isinstance(layer, LIF), None
+            elif isinstance(layer, TracedLayer):
+                if cut:
+                    raise UserError(
+                        f"Sequential: layer {cut} stands between a neuron and the synapse {name}; expected "
+                        "only pooling or flattening there, because a trace passes through linear layers "
+                        "alone. Move it before the neuron."
+                    )
+                after_neuron = False
+            elif after_neuron and not isinstance(layer, _LINEAR):
+                after_neuron, cut = False, f"{name} ({type(layer).__name__})"
+
+    def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
+        """One time step through all layers."""
+        states = []
+        for layer, past in self._with_states(state):
+            x, now = _step(layer, x, past)
+            states.append(now)
+        return x, self._kept(states)
+
+
+class _Branches(_Composition):
+    """Layers side by side on the same input."""
+
+    def _merge(self, parts: list[Tensor]) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
+        """One time step through all branches."""
+        steps = [_step(layer, x, past) for layer, past in self._with_states(state)]
+        outputs, states = [output for output, _ in steps], [now for _, now in steps]
+        activities = [output for output in outputs if isinstance(output, Activity)]
+        if not activities:
+            return self._merge([o for o in outputs if isinstance(o, Tensor)]), self._kept(states)
+        if len(activities) < len(outputs):
+            raise UserError(
+                f"{type(self).__name__}: some branches yield spikes and others currents; expected the same "
+                "of all. End each branch with a neuron, or none."
+            )
+        return Activity.join(self._merge, activities), self._kept(states)
+
+
+class Residual(_Branches):
+    """The sum of a body and its shortcut, the input itself if none is given.
+
+    Example:
+        >>> block = Residual(Sequential(LIF(), bso.BinaryLinear(4, 4)))
+        >>> block(torch.zeros(2, 4), None)[0].shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
+        super().__init__({"body": body, "shortcut": shortcut or nn.Identity()})
+
+    def _merge(self, parts: list[Tensor]) -> Tensor:
+        body, shortcut = parts
+        if body.shape != shortcut.shape:
+            raise UserError(
+                f"Residual: the body yields {tuple(body.shape)} and the shortcut {tuple(shortcut.shape)}; "
+                "expected the same shape. Give it a shortcut that changes the input likewise."
+            )
+        return body + shortcut
+
+
+class Concat(_Branches):
+    """The outputs of several branches, one after another along the channels (axis 1).
+
+    Example:
+        >>> block = Concat(LIF(), Sequential(LIF(), bso.BinaryLinear(4, 2), LIF()))
+        >>> block(torch.ones(3, 4), None)[0].spikes.shape
+        torch.Size([3, 6])
+    """
+
+    def _merge(self, parts: list[Tensor]) -> Tensor:
+        return torch.cat(parts, dim=1)
+
+
+class ImageNetwork(Sequential):
+    """A network on images that checks its input first.
+
+    Args:
+        layers: Named layers.
+        in_channels: Channels of an image.
+        minimum_size: The smallest height and width that the pooling leaves something of.
+    """
+
+    def __init__(self, layers: Mapping[str, nn.Module], in_channels: int, minimum_size: int) -> None:
+        super().__init__(layers)
+        self.in_channels = in_channels
+        self.minimum_size = minimum_size
+
+    def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
+        """Logits of one time step, and the new state."""
+        shape = tuple(x.shape) if isinstance(x, Tensor) else ()
+        if len(shape) != 4 or shape[1] != self.in_channels or min(shape[2:]) < self.minimum_size:
+            raise UserError(
+                f"input: received shape {shape}; expected [batch, {self.in_channels}, height, width] of one "
+                f"time step, at least {self.minimum_size} pixels each way. Build the network with "
+                "in_channels=..., and give it [T, batch, ...] one step at a time."
+            )
+        return super().forward(x, state)

@@ -1,0 +1,491 @@
+"""The flip rules and their optimizers: BSO and T-BSO (paper, Sections 4.2 and 4.3, Algorithm 1).
+
+    M    ← β1 M + (1 − β1) G[t]                                          Eq. 11, 13
+    v[t] ← β2 v[t] + (1 − β2) mean(G²[t])                                Eq. 13, one number a layer and time step
+    W    ← −sign(W ⊙ M − threshold) ⊙ W                                  Eq. 12, 14
+    threshold = γ (BSO)      γ sqrt(v[t] + ε) (T-BSO)
+
+A weight flips only when W·M is strictly over the threshold: at a tie the paper's sign(0) would make it 0.
+What is stored is 1 − β, because β = 1 − 1e-8 is 1 in single precision.
+
+Legend: W signs, M momentum, v second moment, G gradient, γ gamma.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from bso.bits import BinaryParameter, signs, unpack
+from bso.errors import UserError
+
+# Weights are unpacked and compared this many at a time, so that a flip needs little beside the momentum.
+_CHUNK = 1 << 20
+
+FlipRule = Callable[[Tensor, Tensor], Tensor]
+
+
+def bso_flips(signs: Tensor, momentum: Tensor, gamma: float) -> Tensor:
+    """BSO's rule (Eq. 12): which weights flip.
+
+    Example:
+        >>> bso_flips(torch.tensor([1.0, 1.0, -1.0]), torch.tensor([0.3, 0.1, 0.3]), gamma=0.2)
+        tensor([ True, False, False])
+    """
+    return signs * momentum > gamma
+
+
+def tbso_flips(signs: Tensor, momentum: Tensor, second_moment: Tensor, gamma: float, eps: float) -> Tensor:
+    """T-BSO's rule (Eq. 14): which weights flip at a time step with second moment v[t].
+
+    Example:
+        >>> v = torch.tensor(0.25)
+        >>> tbso_flips(torch.tensor([1.0, 1.0]), torch.tensor([0.3, 0.1]), v, gamma=0.4, eps=0.0)
+        tensor([ True, False])
+    """
+    return signs * momentum > gamma * torch.sqrt(second_moment + eps)
+
+
+class FlipOptimizer(Optimizer):
+    """What BSO and T-BSO share: momentum, flips, checks. Derive an own rule by `_rule`.
+
+    Gradients are read from `.grad` by `step`, in real time, or folded into the momentum step by step by
+    `accumulate` and applied by one `step` at the end of the sequence.
+
+    Attributes:
+        flip_counts: After each `step`, how many weights of each parameter flipped, in their order.
+    """
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        _check_not_negative(defaults)
+        params = list(params)
+        if not params:
+            raise UserError(
+                f"{type(self).__name__}: received no parameters; expected binary ones, as in "
+                "binary, real = bso.split_parameters(net)."
+            )
+        super().__init__(params, defaults)
+        self.__setstate__({})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Also where torch ends loading, copying and unpickling: what belongs to a single update begins empty.
+        super().__setstate__(state)
+        self._accumulated: set[BinaryParameter] = set()
+        self._flips: dict[BinaryParameter, Tensor] = {}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters with settings of their own; refuses any that are not binary."""
+        super().add_param_group(param_group)
+        added = self.param_groups[-1]
+        for parameter in added["params"]:
+            if not isinstance(parameter, BinaryParameter):
+                self.param_groups.pop()
+                raise UserError(
+                    f"{type(self).__name__}: received a real-valued parameter of shape "
+                    f"{tuple(parameter.shape)}; expected binary parameters only. Split them with "
+                    "binary, real = bso.split_parameters(net) and give the real ones to torch.optim.SGD."
+                )
+        _check_not_negative(added)
+        # Made at once, so that a network that trains for one step is known to fit for all.
+        for parameter in added["params"]:
+            self.state[parameter] = self._initial_state(added, parameter)
+
+    @property
+    def flip_counts(self) -> list[int]:
+        """Weights that flipped in the last update, parameter by parameter."""
+        return [int(self._flips.get(p, 0)) for group in self.param_groups for p in group["params"]]
+
+    @property
+    def flip_ratio(self) -> float:
+        """Share of all weights that flipped in the last update."""
+        total = sum(p.numel() for group in self.param_groups for p in group["params"])
+        return sum(self.flip_counts) / total
+
+    @torch.no_grad()
+    def accumulate(self, *, t: int | None = None) -> None:
+        """Folds the gradients of one time step into the momentum and frees them; no weight flips.
+
+        Over a sequence, M ← β1 M + (1 − β1) Σ G[t], with the momentum itself as the accumulator.
+
+        Raises:
+            UserError: If a gradient is not finite; this time step then leaves no mark.
+        """
+        self._check_time(t)
+        for group, parameter, mean_square in self._finite_gradients():
+            self._fold(group, parameter, mean_square, t)
+            parameter.grad = None
+            self._accumulated.add(parameter)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, *, t: int | None = None) -> Any:
+        """Updates the momentum from `.grad` and flips; after `accumulate`, only flips.
+
+        Args:
+            closure: Recomputes loss and gradients, as for any optimizer.
+            t: Time step of the gradients, from 0.
+
+        Raises:
+            UserError: If a gradient is not finite; no weight flips then and the momentum keeps its value.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._accumulated:
+            self._flip_accumulated(t)
+            return loss
+        self._check_time(t)
+        self._flips = {}
+        for group, parameter, mean_square in self._finite_gradients():
+            self._fold(group, parameter, mean_square, t)
+            self._flip(group, parameter, t)
+        return loss
+
+    def _flip_accumulated(self, t: int | None) -> None:
+        pending = any(p.grad is not None for group in self.param_groups for p in group["params"])
+        if t is not None or pending:
+            raise UserError(
+                f"step: received {'gradients that are not' if pending else f't={t} with gradients'} "
+                "accumulated; expected, after accumulate(t=t) for every time step, a plain step()."
+            )
+        self._flips = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter in self._accumulated:
+                    self._flip(group, parameter, None)
+        self._accumulated.clear()
+
+    def _finite_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
+        """Every parameter that has a gradient, with its mean square; raises before anything is changed."""
+        found = [(g, p) for g in self.param_groups for p in g["params"] if p.grad is not None]
+        norms = [torch.linalg.vector_norm(p.grad, dtype=torch.float64) for _, p in found]
+        finite = torch.stack([norm.isfinite().to(norms[0].device) for norm in norms]) if norms else []
+        for (_, parameter), good in zip(found, finite, strict=True):
+            if not good:
+                raise UserError(
+                    f"{type(self).__name__}: the gradient of a binary parameter of shape "
+                    f"{tuple(parameter.shape)} holds NaN or infinite values; expected finite ones. No weight "
+                    "was flipped and the momentum is as before. Look for a loss that overflows or for bad "
+                    "inputs, then call zero_grad()."
+                )
+        return [(g, p, norm.square() / p.numel()) for (g, p), norm in zip(found, norms, strict=True)]
+
+    def _initial_state(self, group: dict[str, Any], parameter: BinaryParameter) -> dict[str, Tensor]:
+        return {"momentum": signs(parameter).mul_(-group["initial_momentum"])}
+
+    def _momentum(self, parameter: BinaryParameter) -> Tensor:
+        state = self.state[parameter]
+        # The network may have been moved or cast since: `to` does nothing otherwise.
+        state["momentum"] = state["momentum"].to(device=parameter.device, dtype=parameter.dtype)
+        return state["momentum"]
+
+    def _fold(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        assert parameter.grad is not None
+        momentum, rate = self._momentum(parameter), group["one_minus_beta1"]
+        if parameter in self._accumulated:
+            momentum.add_(parameter.grad, alpha=rate)
+        else:
+            momentum.lerp_(parameter.grad, rate)
+
+    def _flip(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> None:
+        rule = self._rule(group, parameter, t)
+        momentum = self._momentum(parameter).view(-1)
+        count = torch.zeros((), dtype=torch.int64, device=parameter.device)
+        for start in range(0, parameter.numel(), _CHUNK):
+            part = momentum[start : start + _CHUNK]
+            packed = parameter.bits[start // 8 : math.ceil((start + part.numel()) / 8)]
+            flips = rule(unpack(packed, part.numel(), part.dtype), part)
+            parameter.flip_(flips, start)
+            count += flips.sum()
+        self._flips[parameter] = count
+
+    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        """Which weights flip, as a function of signs and momentum; `t` is None after `accumulate`."""
+        raise NotImplementedError
+
+    def _check_time(self, t: int | None) -> None:
+        """Refuses a time step that the rule cannot use."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Settings, momentum and second moments; see `torch.optim.Optimizer.state_dict`."""
+        if self._accumulated:
+            raise UserError(
+                "state_dict: gradients of an unfinished sequence are in the momentum; expected none. Call step() first."
+            )
+        return super().state_dict()
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resumes from `state_dict`, bit for bit; refuses one of other shapes or another `time_steps`."""
+        saved = [
+            (saved_group, index, group, parameter)
+            for saved_group, group in zip(state_dict["param_groups"], self.param_groups, strict=False)
+            for index, parameter in zip(saved_group["params"], group["params"], strict=False)
+        ]
+        for saved_group, index, group, parameter in saved:
+            self._check_saved(saved_group, state_dict["state"].get(index, {}), group, parameter)
+        super().load_state_dict(state_dict)
+        # torch has cast the state to the parameters' type: take it again as it was saved.
+        for _, index, _, parameter in saved:
+            for name, value in state_dict["state"].get(index, {}).items():
+                self.state[parameter][name] = value.detach().clone().to(parameter.device)
+
+    def _check_saved(
+        self,
+        saved_group: dict[str, Any],
+        saved: dict[str, Any],
+        group: dict[str, Any],
+        parameter: BinaryParameter,
+    ) -> None:
+        missing = [name for name in self.defaults if name not in saved_group]
+        if missing:
+            raise UserError(
+                f"load_state_dict: the state has no {', '.join(missing)}; expected one saved by {type(self).__name__}."
+            )
+        if "momentum" in saved and saved["momentum"].shape != parameter.shape:
+            raise UserError(
+                f"load_state_dict: received momentum of shape {tuple(saved['momentum'].shape)} for weights of "
+                f"shape {tuple(parameter.shape)}; expected the same network."
+            )
+
+
+class BSO(FlipOptimizer):
+    """Binary spiking online optimization: flips where W·M > γ (Eq. 11 and 12).
+
+    It is the Bop rule applied at each time step; Larq calls the paper's 1 − β "gamma" and its γ "threshold".
+
+    Args:
+        params: Binary parameters, or groups of them.
+        gamma: γ, on the scale of the gradients and therefore of the loss.
+        beta: Decay of the momentum.
+        initial_momentum: δ: the momentum begins at −δ·W, of the weights at this moment. With 0, the first
+            update flips about half of all weights, harmless at the start and fatal for a trained network
+            that lost its momentum.
+
+    Example:
+        >>> layer = bso.BinaryLinear(8, 4)
+        >>> flip = BSO([layer.weight], gamma=1e-3, beta=0.9)
+        >>> layer(torch.ones(2, 8)).sum().backward()  # every weight wants to go down
+        >>> num_up = int((signs(layer.weight) == 1).sum())
+        >>> flip.step()
+        >>> flip.flip_counts == [num_up]
+        True
+    """
+
+    def __init__(self, params: Any, gamma: float = 5e-7, beta: float = 0.999, *, initial_momentum: float = 0.0) -> None:
+        _check_betas(beta)
+        super().__init__(params, dict(gamma=gamma, one_minus_beta1=1 - beta, initial_momentum=initial_momentum))
+
+    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        return partial(bso_flips, gamma=group["gamma"])
+
+
+class TBSO(FlipOptimizer):
+    """Temporal-aware BSO: flips where W·M > γ sqrt(v[t] + ε), a threshold of its own for each time step.
+
+    Accumulated over a sequence, each v[t] is updated from its G[t] and the one flip at the end uses their mean.
+
+    Args:
+        params: Binary parameters, or groups of them.
+        gamma: γ, in units of the gradient's root mean square.
+        betas: Decays of momentum and second moments.
+        eps: ε, inside the root.
+        time_steps: T; `step` takes t = 0 … T−1.
+        initial_momentum: δ: the momentum begins at −δ·W; see `BSO`.
+
+    Example:
+        >>> layer = bso.BinaryLinear(8, 4)
+        >>> flip = TBSO([layer.weight], time_steps=2)
+        >>> for t in range(2):
+        ...     layer(torch.ones(2, 8)).sum().backward()
+        ...     flip.step(t=t)
+        ...     flip.zero_grad()
+        >>> signs(layer.weight).unique()
+        tensor([-1.])
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        gamma: float = 5e-7,
+        betas: tuple[float, float] = (0.999, 0.99999),
+        eps: float = 1e-20,
+        *,
+        time_steps: int,
+        initial_momentum: float = 0.0,
+    ) -> None:
+        _check_betas(*betas)
+        if not isinstance(time_steps, int) or time_steps < 1:
+            raise UserError(f"TBSO: received time_steps={time_steps!r}; expected a whole number T ≥ 1.")
+        super().__init__(
+            params,
+            dict(
+                gamma=gamma,
+                one_minus_beta1=1 - betas[0],
+                one_minus_beta2=1 - betas[1],
+                eps=eps,
+                time_steps=time_steps,
+                initial_momentum=initial_momentum,
+            ),
+        )
+
+    @property
+    def time_steps(self) -> int:
+        """T, the number of thresholds of each parameter."""
+        return self.defaults["time_steps"]
+
+    def _second_moment(self, parameter: BinaryParameter) -> Tensor:
+        state = self.state[parameter]
+        if "second_moment" not in state:
+            state["second_moment"] = torch.zeros(self.time_steps, dtype=torch.float64, device=parameter.device)
+        return state["second_moment"]
+
+    def _fold(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        super()._fold(group, parameter, mean_square, t)
+        assert t is not None
+        self._second_moment(parameter)[t].lerp_(mean_square, group["one_minus_beta2"])
+
+    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        moments = self._second_moment(parameter)
+        moment = moments.mean() if t is None else moments[t]
+        return partial(tbso_flips, second_moment=moment, gamma=group["gamma"], eps=group["eps"])
+
+    def _check_time(self, t: int | None) -> None:
+        if t not in range(self.time_steps):
+            raise UserError(
+                f"TBSO: received t={t}; expected the time step of the gradients, 0 to {self.time_steps - 1}, "
+                "as in flip.step(t=t). Its thresholds differ by time step (time_steps sets how many)."
+            )
+
+    def _check_saved(
+        self,
+        saved_group: dict[str, Any],
+        saved: dict[str, Any],
+        group: dict[str, Any],
+        parameter: BinaryParameter,
+    ) -> None:
+        super()._check_saved(saved_group, saved, group, parameter)
+        if saved_group["time_steps"] != self.time_steps:
+            raise UserError(
+                f"load_state_dict: the state was saved with time_steps={saved_group['time_steps']}; this "
+                f"optimizer has time_steps={self.time_steps}. Build it with the saved number, or start afresh."
+            )
+
+
+def _check_not_negative(settings: dict[str, Any]) -> None:
+    for name in ("gamma", "eps", "initial_momentum"):
+        if not settings.get(name, 0.0) >= 0 or math.isinf(settings.get(name, 0.0)):
+            raise UserError(f"{name}: received {settings[name]}; expected a finite number that is not negative.")
+    for name in ("one_minus_beta1", "one_minus_beta2"):
+        if not 0 <= settings.get(name, 0.0) <= 1:
+            raise UserError(f"{name}: received {settings[name]}; expected a number from 0 to 1.")
+
+
+def _check_betas(*betas: float) -> None:
+    if any(not 0 <= beta < 1 for beta in betas):
+        raise UserError(f"beta: received {betas}; expected decays from 0 to just under 1, such as 0.999.")
+
+
+Factor = Callable[[int], float]
+
+
+def constant() -> Factor:
+    """The same value throughout."""
+    return lambda k: 1.0
+
+
+def step_decay(every: int, factor: float = 0.1) -> Factor:
+    """Times `factor` after every `every` counts, as in the authors' code.
+
+    Example:
+        >>> [round(step_decay(every=2)(k), 3) for k in range(5)]
+        [1.0, 1.0, 0.1, 0.1, 0.01]
+    """
+    return lambda k: factor ** (k // every)
+
+
+def cosine(total: int) -> Factor:
+    """From 1 to 0 over `total` counts along half a cosine.
+
+    Example:
+        >>> [round(cosine(total=4)(k), 3) for k in range(5)]
+        [1.0, 0.854, 0.5, 0.146, 0.0]
+    """
+    return lambda k: 0.5 * (1 + math.cos(math.pi * min(k / total, 1.0)))
+
+
+def inverse_sqrt() -> Factor:
+    """1/√k with k from 1, as in the paper's theory (Section 4.4).
+
+    Example:
+        >>> inverse_sqrt()(3)
+        0.5
+    """
+    return lambda k: 1 / math.sqrt(k + 1)
+
+
+class FlipSchedule:
+    """Anneals γ and 1 − β1 of a flip optimizer; call `step` after each update or epoch, as you count.
+
+    Annealing 1 − β1 is what makes training converge: the steady flip rate grows with its root.
+
+    Args:
+        optimizer: BSO or T-BSO.
+        gamma: Factor on γ as a function of the count.
+        one_minus_beta1: Factor on 1 − β1.
+
+    Example:
+        >>> flip = BSO([bso.BinaryLinear(8, 4).weight], beta=0.999)
+        >>> schedule = FlipSchedule(flip, one_minus_beta1=cosine(total=2))
+        >>> schedule.step()
+        >>> round(flip.param_groups[0]["one_minus_beta1"], 6)
+        0.0005
+    """
+
+    def __init__(
+        self, optimizer: FlipOptimizer, *, gamma: Factor | None = None, one_minus_beta1: Factor | None = None
+    ) -> None:
+        self.optimizer = optimizer
+        self._factors = {"gamma": gamma or constant(), "one_minus_beta1": one_minus_beta1 or constant()}
+        self._initial = [{name: group[name] for name in self._factors} for group in optimizer.param_groups]
+        self.count = 0
+        self._apply()
+
+    def step(self) -> None:
+        """Counts one on and sets the optimizer's values."""
+        self.count += 1
+        self._apply()
+
+    def _apply(self) -> None:
+        for group, initial in zip(self.optimizer.param_groups, self._initial, strict=True):
+            for name, factor in self._factors.items():
+                group[name] = initial[name] * factor(self.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count and the values that it began with."""
+        return {"count": self.count, "initial": [dict(initial) for initial in self._initial]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resumes at the saved count."""
+        if len(state_dict["initial"]) != len(self._initial):
+            raise UserError(
+                f"load_state_dict: received a schedule of {len(state_dict['initial'])} parameter groups; "
+                f"the optimizer has {len(self._initial)}."
+            )
+        self.count = state_dict["count"]
+        self._initial = [dict(initial) for initial in state_dict["initial"]]
+        self._apply()
+
+
+def update_all(optimizers: Iterable[Optimizer], t: int | None) -> None:
+    """Lets every optimizer, flip or ordinary, use its gradients and forget them."""
+    for optimizer in optimizers:
+        if isinstance(optimizer, FlipOptimizer):
+            optimizer.step(t=t)
+        else:
+            optimizer.step()
+        optimizer.zero_grad()

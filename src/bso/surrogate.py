@@ -1,0 +1,94 @@
+"""Spikes forward, a surrogate derivative backward (paper, Sections 3.1 and 3.2).
+
+H(x) = 1 where x ≥ 0 has no useful derivative; each class below gives a smooth stand-in for ∂s/∂u.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Surrogate(Protocol):
+    """Anything with a `derivative` of the distance from the threshold, x = u − V_th."""
+
+    def derivative(self, x: Tensor) -> Tensor:
+        """∂s/∂u at distance `x` from the threshold."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """α σ(αx) (1 − σ(αx)).
+
+    Example:
+        >>> Sigmoid(alpha=4.0).derivative(torch.zeros(1))
+        tensor([1.])
+    """
+
+    alpha: float = 4.0
+
+    def derivative(self, x: Tensor) -> Tensor:
+        """∂s/∂u at distance `x` from the threshold."""
+        sigmoid = torch.sigmoid(self.alpha * x)
+        return self.alpha * sigmoid * (1 - sigmoid)
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """1/a where |x| < a/2, else 0."""
+
+    width: float = 1.0
+
+    def derivative(self, x: Tensor) -> Tensor:
+        """∂s/∂u at distance `x` from the threshold."""
+        return (x.abs() < self.width / 2).to(x.dtype) / self.width
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """max(0, a − |x|) / a²."""
+
+    width: float = 1.0
+
+    def derivative(self, x: Tensor) -> Tensor:
+        """∂s/∂u at distance `x` from the threshold."""
+        return (self.width - x.abs()).clamp(min=0) / self.width**2
+
+
+@dataclass(frozen=True)
+class Arctan:
+    """(α/2) / (1 + (π α x / 2)²)."""
+
+    alpha: float = 2.0
+
+    def derivative(self, x: Tensor) -> Tensor:
+        """∂s/∂u at distance `x` from the threshold."""
+        return (self.alpha / 2) / (1 + (math.pi / 2 * self.alpha * x) ** 2)
+
+
+class _Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, surrogate: Surrogate) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.surrogate = surrogate
+        return (x >= 0).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        return grad_outputs[0] * ctx.surrogate.derivative(x), None
+
+
+def spike(x: Tensor, surrogate: Surrogate) -> Tensor:
+    """Fires where x ≥ 0 (Eq. 3); backward uses the surrogate's derivative.
+
+    Example:
+        >>> spike(torch.tensor([-0.5, 0.0, 0.5]), Sigmoid())
+        tensor([0., 1., 1.])
+    """
+    return _Spike.apply(x, surrogate)  # pyright: ignore[reportReturnType]
