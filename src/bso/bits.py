@@ -101,7 +101,8 @@ class BinaryParameter(nn.Parameter):
     @classmethod
     def from_signs(cls, values: Tensor) -> "BinaryParameter":
         """Makes a parameter from the signs of `values`; zero counts as +1, as in Eq. 4."""
-        return cls(pack(values.detach() >= 0), values.shape, values.dtype)
+        dtype = values.dtype if values.is_floating_point() else torch.get_default_dtype()
+        return cls(pack(values.detach() >= 0), values.shape, dtype)
 
     def flip_(self, flips: Tensor, start: int = 0) -> None:
         """Flips the weights where `flips` is true, for the flat range that begins at weight `start`.
@@ -145,7 +146,7 @@ def _check_bits(bits: Tensor, shape: torch.Size, name: str = "bits") -> None:
         )
 
 
-def signs(parameter: BinaryParameter) -> Tensor:
+def signs(parameter: nn.Parameter) -> Tensor:
     """The ±1 values of a binary parameter as an ordinary tensor of its shape, type and device.
 
     Example:

@@ -162,8 +162,8 @@ class FlipOptimizer(Optimizer):
     def _finite_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
         """Every parameter that has a gradient, with its mean square; raises before anything is changed."""
         found = [(g, p) for g in self.param_groups for p in g["params"] if p.grad is not None]
-        norms = [torch.linalg.vector_norm(p.grad, dtype=torch.float64) for _, p in found]
-        finite = torch.stack([norm.isfinite().to(norms[0].device) for norm in norms]) if norms else []
+        squares = [_mean_square(p.grad) for _, p in found]
+        finite = torch.stack([square.isfinite().to(squares[0].device) for square in squares]) if squares else []
         for (_, parameter), good in zip(found, finite, strict=True):
             if not good:
                 raise UserError(
@@ -172,7 +172,7 @@ class FlipOptimizer(Optimizer):
                     "was flipped and the momentum is as before. Look for a loss that overflows or for bad "
                     "inputs, then call zero_grad()."
                 )
-        return [(g, p, norm.square() / p.numel()) for (g, p), norm in zip(found, norms, strict=True)]
+        return [(group, p, square) for (group, p), square in zip(found, squares, strict=True)]
 
     def _initial_state(self, group: dict[str, Any], parameter: BinaryParameter) -> dict[str, Tensor]:
         return {"momentum": signs(parameter).mul_(-group["initial_momentum"])}
@@ -241,7 +241,7 @@ class FlipOptimizer(Optimizer):
         group: dict[str, Any],
         parameter: BinaryParameter,
     ) -> None:
-        missing = [name for name in self.defaults if name not in saved_group]
+        missing = sorted(group.keys() - saved_group.keys() - {"param_names"})
         if missing:
             raise UserError(
                 f"load_state_dict: the state has no {', '.join(missing)}; expected one saved by {type(self).__name__}."
@@ -338,10 +338,13 @@ class TBSO(FlipOptimizer):
         """T, the number of thresholds of each parameter."""
         return self.defaults["time_steps"]
 
+    def _initial_state(self, group: dict[str, Any], parameter: BinaryParameter) -> dict[str, Tensor]:
+        moments = torch.zeros(self.time_steps, dtype=torch.float64, device=parameter.device)
+        return {**super()._initial_state(group, parameter), "second_moment": moments}
+
     def _second_moment(self, parameter: BinaryParameter) -> Tensor:
         state = self.state[parameter]
-        if "second_moment" not in state:
-            state["second_moment"] = torch.zeros(self.time_steps, dtype=torch.float64, device=parameter.device)
+        state["second_moment"] = state["second_moment"].to(parameter.device)
         return state["second_moment"]
 
     def _fold(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
@@ -374,6 +377,11 @@ class TBSO(FlipOptimizer):
                 f"load_state_dict: the state was saved with time_steps={saved_group['time_steps']}; this "
                 f"optimizer has time_steps={self.time_steps}. Build it with the saved number, or start afresh."
             )
+
+
+def _mean_square(gradient: Tensor) -> Tensor:
+    parts = [part.square().sum() for part in gradient.reshape(-1).split(_CHUNK)]
+    return torch.stack(parts).double().sum() / gradient.numel()
 
 
 def _check_not_negative(settings: dict[str, Any]) -> None:

@@ -1,0 +1,106 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bso
+from bso import cli, demo
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_readme_example_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+
+
+def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(demo, "EPOCHS", 3)
+    assert cli.main(["demo", "--seed", "1", "--json"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("\n") == 1
+    result = json.loads(output)
+    assert result["test_accuracy"] > 0.95
+    assert result["train_seconds"] > 0
+    assert result["model_bytes"] * 20 < result["real_model_bytes"]
+    assert result["training_bytes"] * 2 < result["latent_bptt_training_bytes"]
+    text = demo.describe_demo(result)
+    assert "test accuracy" in text
+    assert "firing rates" in text
+
+
+def test_demo_is_reproducible_from_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+    first, second, other = (demo.run_demo(seed) for seed in (3, 3, 4))
+    for result in (first, second, other):
+        del result["train_seconds"], result["seed"]
+    assert first == second != other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["dmeo"], "invalid choice: 'dmeo'"),
+        (["demo", "--seed", "x"], "received 'x'; expected a whole number"),
+        (["demo", "--seed", "-1"], "received '-1'; expected a whole number"),
+        (["demo", "--sed", "1"], "unrecognized arguments"),
+    ],
+)
+def test_mistakes_exit_with_2_and_one_line(arguments: list[str], message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    captured = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_errors_of_a_command_become_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def fail(error: BaseException):
+        def run(seed: int) -> None:
+            raise error
+
+        return run
+
+    for error, status in (
+        (bso.UserError("what to do"), 2),
+        (FileNotFoundError(2, "gone"), 2),
+        (KeyboardInterrupt(), 130),
+    ):
+        monkeypatch.setattr(demo, "run_demo", fail(error))
+        assert cli.main(["demo"]) == status
+        assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setattr(demo, "run_demo", fail(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError):
+        cli.main(["demo"])
+
+
+def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.delitem(sys.modules, "bso.demo")
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert cli.main(["demo"]) == 2
+    assert "pip install 'bso[train]'" in capsys.readouterr().err
+
+
+def test_importing_bso_does_not_import_torch() -> None:
+    code = "import bso, bso.cli, sys; assert 'torch' not in sys.modules; bso.LIF; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_resolves_and_unknown_ones_do_not() -> None:
+    for name in bso.__all__:
+        assert getattr(bso, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = bso.nothing
+
+
+def test_python_m_bso_is_bso() -> None:
+    done = subprocess.run([sys.executable, "-m", "bso", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"bso {bso.__version__}\n"

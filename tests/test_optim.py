@@ -1,0 +1,360 @@
+import copy
+import math
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from reference import DenseFlips, bop
+from torch import Tensor, nn
+
+import bso
+from bso.bits import BinaryParameter, signs
+from bso.optim import BSO, TBSO, FlipOptimizer, FlipSchedule, constant, cosine, inverse_sqrt, step_decay
+
+RULES: dict[str, Callable[..., FlipOptimizer]] = {
+    "BSO": lambda params, **kw: BSO(params, **{"gamma": 1e-3, "beta": 0.9, **kw}),
+    "TBSO": lambda params, **kw: TBSO(params, **{"gamma": 0.05, "betas": (0.9, 0.99), "time_steps": 3, **kw}),
+}
+every_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
+
+
+def parameter(*values: float) -> BinaryParameter:
+    return BinaryParameter.from_signs(torch.tensor(values))
+
+
+def give(weight: BinaryParameter, *gradient: float) -> None:
+    weight.grad = torch.tensor(gradient)
+
+
+def test_bso_against_a_sequence_by_hand() -> None:
+    # β = 0.5, γ = 0.25. M = 0.5, −0.5, 0.125 → W·M = 0.5 > γ flips; −W: 0.5 > γ flips; 0.125 stays.
+    weight = parameter(1, -1, 1)
+    flip = BSO([weight], gamma=0.25, beta=0.5)
+    give(weight, 1.0, -1.0, 0.25)
+    flip.step()
+    assert signs(weight).tolist() == [-1, 1, 1]
+    assert flip.flip_counts == [2]
+    # M = 0.25 + 0 = 0.25, −0.25 − 1 = −1.25, 0.0625 + 0.1875 = 0.25: a tie at W·M = γ must not flip.
+    give(weight, 0.0, -2.0, 0.375)
+    flip.step()
+    assert signs(weight).tolist() == [-1, 1, 1]
+    assert flip.flip_counts == [0]
+    # M = 0.125 − 1 = −0.875, −0.625 + 1 = 0.375, 0.125 + 0.5 = 0.625.
+    give(weight, -2.0, 2.0, 1.0)
+    flip.step()
+    assert signs(weight).tolist() == [1, -1, -1]
+    assert flip.state[weight]["momentum"].tolist() == [-0.875, 0.375, 0.625]
+
+
+def test_tbso_against_a_sequence_by_hand() -> None:
+    # β1 = β2 = 0.5, γ = 0.5, T = 2, ε = 0. t = 0: G = (2, −2), v[0] = 0.5·4 = 2, threshold 0.5·√2 ≈ 0.707;
+    # M = (1, −1): W·M = (1, 1) flips both. t = 1: G = (1, 5), v[1] = 0.5·13 = 6.5, threshold ≈ 1.275;
+    # M = (1, 2), W = (−1, 1): W·M = (−1, 2) flips the second. Again t = 0: G = (0, 0), v[0] = 1, threshold 0.5;
+    # M = (0.5, 1), W = (−1, −1): none.
+    weight = parameter(1, -1)
+    flip = TBSO([weight], gamma=0.5, betas=(0.5, 0.5), eps=0.0, time_steps=2)
+    steps = [
+        (0, (2.0, -2.0), [-1, 1], [2.0, 0.0]),
+        (1, (1.0, 5.0), [-1, -1], [2.0, 6.5]),
+        (0, (0.0, 0.0), [-1, -1], [1.0, 6.5]),
+    ]
+    for t, gradient, expected, moments in steps:
+        give(weight, *gradient)
+        flip.step(t=t)
+        assert signs(weight).tolist() == expected
+        assert flip.state[weight]["second_moment"].tolist() == moments
+
+
+@pytest.mark.parametrize("size", [(13,), (7, 33)])
+@pytest.mark.parametrize("temporal", [False, True])
+def test_bit_equal_to_the_dense_reference_over_a_thousand_updates(size: tuple[int, ...], temporal: bool) -> None:
+    weight = BinaryParameter.from_signs(torch.randn(size, dtype=torch.float64))
+    if temporal:
+        flip = TBSO([weight], gamma=0.05, betas=(0.99, 0.9), eps=1e-20, time_steps=4)
+        plain = DenseFlips(signs(weight), 0.05, 0.99, 0.9, 1e-20, time_steps=4)
+    else:
+        flip = BSO([weight], gamma=0.01, beta=0.99)
+        plain = DenseFlips(signs(weight), 0.01, 0.99)
+    flips = 0
+    for k in range(1000):
+        weight.grad = torch.randn(size, dtype=torch.float64) * (1 + k % 4)
+        t = k % 4 if temporal else None
+        flip.step(t=t)
+        plain.update(weight.grad, t)
+        assert torch.equal(signs(weight), plain.weights)
+        flips += flip.flip_counts[0]
+    assert flips > 100
+
+
+def test_bso_is_the_published_bop_rule() -> None:
+    weight = BinaryParameter.from_signs(torch.randn(500, dtype=torch.float64))
+    dense, momentum = signs(weight), torch.zeros(500, dtype=torch.float64)
+    flip = BSO([weight], gamma=0.02, beta=0.98)
+    for _ in range(300):
+        weight.grad = torch.randn(500, dtype=torch.float64)
+        flip.step()
+        dense, momentum = bop(dense, momentum, weight.grad, rate=1 - 0.98, threshold=0.02)
+        assert torch.equal(signs(weight), dense)
+
+
+def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for chunk in (1 << 20, 64):
+        monkeypatch.setattr("bso.optim._CHUNK", chunk)
+        torch.manual_seed(3)
+        weight = BinaryParameter.from_signs(torch.randn(1001))
+        flip = TBSO([weight], time_steps=2)
+        for k in range(10):
+            weight.grad = torch.randn(1001)
+            flip.step(t=k % 2)
+        results.append((weight.bits, flip.flip_counts))
+    assert torch.equal(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]
+
+
+@every_rule
+def test_weights_stay_exactly_plus_or_minus_one(make) -> None:
+    weight = BinaryParameter.from_signs(torch.randn(100))
+    flip = make([weight])
+    for k in range(50):
+        weight.grad = torch.randn(100) if k % 3 else torch.zeros(100)
+        flip.step(t=k % 3)
+        assert set(signs(weight).tolist()) == {-1.0, 1.0}
+
+
+@every_rule
+def test_groups_state_dict_and_resume_are_bit_identical(make) -> None:
+    def start() -> tuple[list[BinaryParameter], FlipOptimizer]:
+        torch.manual_seed(5)
+        weights = [BinaryParameter.from_signs(torch.randn(4, 9)), BinaryParameter.from_signs(torch.randn(17))]
+        return weights, make([{"params": weights[:1]}, {"params": weights[1:], "gamma": 0.5}])
+
+    def run(weights: list[BinaryParameter], flip: FlipOptimizer, updates: range) -> None:
+        for k in updates:
+            noise = torch.Generator().manual_seed(k)
+            for weight in weights:
+                weight.grad = torch.randn(weight.shape, generator=noise)
+            flip.step(t=k % 3)
+
+    weights, flip = start()
+    run(weights, flip, range(20))
+    others, other = start()
+    run(others, other, range(9))
+    saved = pickle.loads(pickle.dumps((other.state_dict(), [w.bits for w in others])))
+    resumed_weights, resumed = start()
+    for weight, bits in zip(resumed_weights, saved[1], strict=True):
+        weight.bits.copy_(bits)
+    resumed.load_state_dict(saved[0])
+    run(resumed_weights, resumed, range(9, 20))
+    for one, two in zip(weights, resumed_weights, strict=True):
+        assert torch.equal(one.bits, two.bits)
+        assert torch.equal(flip.state[one]["momentum"], resumed.state[two]["momentum"])
+    assert flip.flip_counts == resumed.flip_counts
+
+
+def test_loading_keeps_the_type_of_the_state() -> None:
+    weight = BinaryParameter.from_signs(torch.randn(9))
+    flip = TBSO([weight], time_steps=2)
+    weight.grad = torch.randn(9)
+    flip.step(t=1)
+    other = TBSO([copy.deepcopy(weight)], time_steps=2)
+    other.load_state_dict(flip.state_dict())
+    (state,) = other.state.values()
+    assert state["second_moment"].dtype == torch.float64
+    assert torch.equal(state["second_moment"], flip.state[weight]["second_moment"])
+
+
+def test_resume_with_another_time_steps_shape_or_rule_is_refused_and_changes_nothing() -> None:
+    weight = BinaryParameter.from_signs(torch.randn(9))
+    saved = TBSO([weight], time_steps=4).state_dict()
+    flip = TBSO([weight], time_steps=6)
+    with pytest.raises(bso.UserError, match="saved with time_steps=4; this optimizer has time_steps=6"):
+        flip.load_state_dict(saved)
+    assert flip.param_groups[0]["time_steps"] == 6
+    assert flip.state[weight]["second_moment"].shape == (6,)
+    with pytest.raises(bso.UserError, match=r"momentum of shape \(9,\) for weights of shape \(3, 3\)"):
+        TBSO([BinaryParameter.from_signs(torch.randn(3, 3))], time_steps=4).load_state_dict(saved)
+    with pytest.raises(bso.UserError, match="expected one saved by TBSO"):
+        flip.load_state_dict(BSO([weight]).state_dict())
+
+
+@every_rule
+def test_copies_and_pickles_of_the_optimizer_work(make) -> None:
+    weight = BinaryParameter.from_signs(torch.randn(9))
+    weight.grad = torch.randn(9)
+    flip = make([weight])
+    for other in (copy.deepcopy(flip), pickle.loads(pickle.dumps(flip))):
+        (theirs,) = other.param_groups[0]["params"]
+        theirs.grad = torch.randn(9)
+        other.step(t=0)
+
+
+@every_rule
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(make, bad: float) -> None:
+    good, poisoned = (BinaryParameter.from_signs(torch.randn(20)) for _ in range(2))
+    flip = make([good, poisoned])
+    for weight in (good, poisoned):
+        weight.grad = torch.randn(20)
+    flip.step(t=0)
+    before = [(w.bits.clone(), {k: v.clone() for k, v in flip.state[w].items()}) for w in (good, poisoned)]
+    assert poisoned.grad is not None
+    poisoned.grad[7] = bad
+    for call in (flip.step, flip.accumulate):
+        with pytest.raises(bso.UserError, match=r"shape \(20,\) holds NaN or infinite values"):
+            call(t=1)
+        for weight, (bits, state) in zip((good, poisoned), before, strict=True):
+            assert torch.equal(weight.bits, bits)
+            assert all(torch.equal(flip.state[weight][name], value) for name, value in state.items())
+
+
+@every_rule
+def test_a_real_parameter_or_none_at_all_is_refused(make) -> None:
+    with pytest.raises(bso.UserError, match=r"real-valued parameter of shape \(2, 2\).*split_parameters"):
+        make(nn.Linear(2, 2).parameters())
+    with pytest.raises(bso.UserError, match="received no parameters"):
+        make([])
+    flip = make([parameter(1, -1)])
+    with pytest.raises(bso.UserError, match="real-valued"):
+        flip.add_param_group({"params": nn.Linear(2, 2).parameters()})
+    assert len(flip.param_groups) == 1
+
+
+@pytest.mark.parametrize("t", [None, -1, 2, 7, "0"])
+def test_tbso_needs_a_time_step_within_its_own(t) -> None:
+    weight = parameter(1, -1)
+    flip = TBSO([weight], time_steps=2)
+    give(weight, 1.0, 1.0)
+    with pytest.raises(bso.UserError, match="expected the time step of the gradients, 0 to 1"):
+        flip.step(t=t)
+    with pytest.raises(bso.UserError, match="expected the time step"):
+        flip.accumulate(t=t)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: BSO(p, gamma=-1.0), "gamma: received -1.0"),
+        (lambda p: BSO(p, gamma=math.nan), "gamma: received nan"),
+        (lambda p: BSO(p, beta=1.0), "beta: received"),
+        (lambda p: TBSO(p, betas=(0.9, -0.1), time_steps=1), "beta: received"),
+        (lambda p: TBSO(p, eps=-1e-3, time_steps=1), "eps: received"),
+        (lambda p: TBSO(p, time_steps=0), "time_steps=0"),
+        (lambda p: BSO(p, initial_momentum=-1.0), "initial_momentum: received"),
+        (lambda p: BSO([{"params": p, "gamma": -2.0}]), "gamma: received -2.0"),
+    ],
+)
+def test_bad_settings_are_refused(make, message: str) -> None:
+    with pytest.raises(bso.UserError, match=message):
+        make([parameter(1, -1)])
+
+
+def test_initial_momentum_guards_trained_weights() -> None:
+    torch.manual_seed(0)
+    flipped = {}
+    for delta in (0.0, 1.0):
+        weight = BinaryParameter.from_signs(torch.randn(1000))
+        flip = BSO([weight], gamma=0.0, initial_momentum=delta)
+        weight.grad = torch.randn(1000)
+        flip.step()
+        flipped[delta] = flip.flip_ratio
+    assert flipped[0.0] == pytest.approx(0.5, abs=0.05)
+    assert flipped[1.0] == 0.0
+
+
+def test_parameters_without_gradient_are_left_alone() -> None:
+    used, unused = parameter(1, 1), parameter(1, 1)
+    flip = BSO([used, unused], gamma=0.0)
+    give(used, 1.0, -1.0)
+    flip.step()
+    assert flip.flip_counts == [1, 0]
+    assert flip.flip_ratio == 0.25
+
+
+@every_rule
+def test_closure_clearing_and_learning_rate_free_groups_follow_torch(make) -> None:
+    weight = parameter(1, -1, 1)
+    flip = make([weight])
+
+    def closure() -> Tensor:
+        give(weight, 1.0, 1.0, 1.0)
+        return torch.tensor(2.5)
+
+    assert flip.step(closure, t=0) == 2.5
+    flip.zero_grad()
+    assert weight.grad is None
+
+
+def test_accumulated_update_by_hand() -> None:
+    # β1 = 0.5, β2 = 0, γ = 0.5, T = 2: M = 0.5·(1 + 3) = 2 and 0.5·(−1 + 1) = 0; v = (1, 5), mean 3,
+    # threshold 0.5·√3 ≈ 0.87: the first weight flips.
+    weight = parameter(1, 1)
+    flip = TBSO([weight], gamma=0.5, betas=(0.5, 0.0), eps=0.0, time_steps=2)
+    give(weight, 1.0, -1.0)
+    flip.accumulate(t=0)
+    assert weight.grad is None
+    give(weight, 3.0, 1.0)
+    flip.accumulate(t=1)
+    with pytest.raises(bso.UserError, match="unfinished sequence"):
+        flip.state_dict()
+    with pytest.raises(bso.UserError, match=r"expected, after accumulate.*a plain step"):
+        flip.step(t=1)
+    flip.step()
+    assert flip.state[weight]["momentum"].tolist() == [2.0, 0.0]
+    assert flip.state[weight]["second_moment"].tolist() == [1.0, 5.0]
+    assert signs(weight).tolist() == [-1, 1]
+    # The next sequence decays the momentum once, at its first time step.
+    give(weight, 0.0, 0.0)
+    flip.accumulate(t=0)
+    flip.step()
+    assert flip.state[weight]["momentum"].tolist() == [1.0, 0.0]
+
+
+def test_moving_the_network_moves_the_momentum_along() -> None:
+    layer = bso.BinaryLinear(4, 2)
+    flip = BSO([layer.weight])
+    layer.double()
+    layer(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
+    flip.step()
+    assert flip.state[layer.weight]["momentum"].dtype == torch.float64
+
+
+def test_factors() -> None:
+    assert [constant()(k) for k in (0, 9)] == [1.0, 1.0]
+    assert [step_decay(50)(k) for k in (0, 49, 50, 100)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert [cosine(10)(k) for k in (0, 5, 10, 11)] == pytest.approx([1, 0.5, 0, 0])
+    assert [inverse_sqrt()(k) for k in (0, 3, 99)] == pytest.approx([1, 0.5, 0.1])
+
+
+def test_schedule_anneals_both_and_resumes() -> None:
+    weight = parameter(1, -1)
+    flip = BSO([{"params": [weight], "gamma": 0.2}], beta=0.9)
+    schedule = FlipSchedule(flip, gamma=step_decay(2), one_minus_beta1=cosine(4))
+    for _ in range(2):
+        schedule.step()
+    assert flip.param_groups[0]["gamma"] == pytest.approx(0.02)
+    assert flip.param_groups[0]["one_minus_beta1"] == pytest.approx(0.05)
+    fresh = BSO([{"params": [weight], "gamma": 0.2}], beta=0.9)
+    resumed = FlipSchedule(fresh, gamma=step_decay(2), one_minus_beta1=cosine(4))
+    resumed.load_state_dict(pickle.loads(pickle.dumps(schedule.state_dict())))
+    schedule.step()
+    resumed.step()
+    assert fresh.param_groups[0]["one_minus_beta1"] == flip.param_groups[0]["one_minus_beta1"]
+    two_groups = BSO([{"params": [parameter(1)]}, {"params": [parameter(1)]}])
+    with pytest.raises(bso.UserError, match="the optimizer has 2"):
+        FlipSchedule(two_groups).load_state_dict(schedule.state_dict())
+
+
+def test_an_own_rule_takes_a_few_lines() -> None:
+    class SignOnly(FlipOptimizer):
+        def __init__(self, params) -> None:
+            super().__init__(params, {"one_minus_beta1": 1.0, "initial_momentum": 0.0})
+
+        def _rule(self, group, parameter, t):
+            return lambda signs, momentum: signs * momentum > 0
+
+    weight = parameter(1, -1)
+    give(weight, 1.0, 1.0)
+    SignOnly([weight]).step()
+    assert signs(weight).tolist() == [-1, -1]
