@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import bso
 from bso.bits import BinaryParameter, signs
-from bso.optim import BSO, TBSO, FlipOptimizer, FlipSchedule, constant, cosine, inverse_sqrt, step_decay
+from bso.optim import BSO, TBSO, FlipOptimizer, Schedule, constant, cosine, inverse_sqrt, step_decay
 
 RULES: dict[str, Callable[..., FlipOptimizer]] = {
     "BSO": lambda params, **kw: BSO(params, **{"gamma": 1e-3, "beta": 0.9, **kw}),
@@ -330,20 +330,28 @@ def test_factors() -> None:
 def test_schedule_anneals_both_and_resumes() -> None:
     weight = parameter(1, -1)
     flip = BSO([{"params": [weight], "gamma": 0.2}], beta=0.9)
-    schedule = FlipSchedule(flip, gamma=step_decay(2), one_minus_beta1=cosine(4))
+    schedule = Schedule(flip, gamma=step_decay(2), one_minus_beta1=cosine(4))
     for _ in range(2):
         schedule.step()
     assert flip.param_groups[0]["gamma"] == pytest.approx(0.02)
     assert flip.param_groups[0]["one_minus_beta1"] == pytest.approx(0.05)
     fresh = BSO([{"params": [weight], "gamma": 0.2}], beta=0.9)
-    resumed = FlipSchedule(fresh, gamma=step_decay(2), one_minus_beta1=cosine(4))
+    resumed = Schedule(fresh, gamma=step_decay(2), one_minus_beta1=cosine(4))
     resumed.load_state_dict(pickle.loads(pickle.dumps(schedule.state_dict())))
     schedule.step()
     resumed.step()
     assert fresh.param_groups[0]["one_minus_beta1"] == flip.param_groups[0]["one_minus_beta1"]
+    sgd = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    decay = Schedule(sgd, lr=cosine(2))
+    decay.step()
+    assert sgd.param_groups[0]["lr"] == pytest.approx(0.05)
+    with pytest.raises(bso.UserError, match="received 'lr'; expected a setting of BSO, such as gamma"):
+        Schedule(flip, lr=cosine(2))
     two_groups = BSO([{"params": [parameter(1)]}, {"params": [parameter(1)]}])
-    with pytest.raises(bso.UserError, match="the optimizer has 2"):
-        FlipSchedule(two_groups).load_state_dict(schedule.state_dict())
+    with pytest.raises(
+        bso.UserError, match=r"received a schedule of \[\['gamma', 'one_minus_beta1'\]\] by parameter group"
+    ):
+        Schedule(two_groups).load_state_dict(schedule.state_dict())
 
 
 def test_an_own_rule_takes_a_few_lines() -> None:

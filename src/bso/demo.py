@@ -21,7 +21,7 @@ from bso.models import vgg
 from bso.network import ImageNetwork
 from bso.neuron import LIF
 from bso.online import online_update
-from bso.optim import TBSO, FlipSchedule, cosine
+from bso.optim import TBSO, Schedule, cosine
 from bso.size import model_size
 
 PLAN = (32, 64, "pool", 128, "pool", 128)
@@ -81,8 +81,7 @@ def run_demo(seed: int = 0) -> dict[str, Any]:
     num_updates = EPOCHS * num_batches
     flip = TBSO(binary, gamma=GAMMA, betas=BETAS, time_steps=TIME_STEPS)
     sgd = torch.optim.SGD(real, lr=LEARNING_RATE)
-    schedule = FlipSchedule(flip, one_minus_beta1=cosine(num_updates))
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, num_updates)
+    schedules = [Schedule(flip, one_minus_beta1=cosine(num_updates)), Schedule(sgd, lr=cosine(num_updates))]
 
     flip_ratios = []
     started = time.perf_counter()
@@ -93,8 +92,8 @@ def run_demo(seed: int = 0) -> dict[str, Any]:
                 labels = y[chosen]
                 loss = functools.partial(step_loss, labels=labels, time_steps=TIME_STEPS)
                 outcome = online_update(net, over_time(x[chosen], TIME_STEPS), loss, [flip, sgd])
-                schedule.step()
-                decay.step()
+                for schedule in schedules:
+                    schedule.step()
                 correct += int((outcome.logits.argmax(dim=1) == labels).sum())
                 ratios.append(flip.flip_ratio)
                 bar.update()

@@ -436,30 +436,34 @@ def inverse_sqrt() -> Factor:
     return lambda k: 1 / math.sqrt(k + 1)
 
 
-class FlipSchedule:
-    """Anneals γ and 1 − β1 of a flip optimizer; call `step` after each update or epoch, as you count.
+class Schedule:
+    """Anneals settings of an optimizer, such as γ and 1 − β1 of a flip optimizer or the learning rate of SGD.
 
-    Annealing 1 − β1 is what makes training converge: the steady flip rate grows with its root.
+    Call `step` after each update or epoch, as you count. Annealing 1 − β1 is what makes training converge: the
+    steady flip rate grows with its root.
 
     Args:
-        optimizer: BSO or T-BSO.
-        gamma: Factor on γ as a function of the count.
-        one_minus_beta1: Factor on 1 − β1.
+        optimizer: Any optimizer.
+        factors: For names of settings, the factor on their initial value as a function of the count.
 
     Example:
         >>> flip = BSO([bso.BinaryLinear(8, 4).weight], beta=0.999)
-        >>> schedule = FlipSchedule(flip, one_minus_beta1=cosine(total=2))
+        >>> schedule = Schedule(flip, one_minus_beta1=cosine(total=2), gamma=inverse_sqrt())
         >>> schedule.step()
         >>> round(flip.param_groups[0]["one_minus_beta1"], 6)
         0.0005
     """
 
-    def __init__(
-        self, optimizer: FlipOptimizer, *, gamma: Factor | None = None, one_minus_beta1: Factor | None = None
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, **factors: Factor) -> None:
+        for name in factors:
+            if any(name not in group for group in optimizer.param_groups):
+                raise UserError(
+                    f"Schedule: received {name!r}; expected a setting of {type(optimizer).__name__}, such as "
+                    f"{', '.join(n for n in optimizer.param_groups[0] if n != 'params')}."
+                )
         self.optimizer = optimizer
-        self._factors = {"gamma": gamma or constant(), "one_minus_beta1": one_minus_beta1 or constant()}
-        self._initial = [{name: group[name] for name in self._factors} for group in optimizer.param_groups]
+        self._factors = factors
+        self._initial = [{name: group[name] for name in factors} for group in optimizer.param_groups]
         self.count = 0
         self._apply()
 
@@ -479,10 +483,11 @@ class FlipSchedule:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resumes at the saved count."""
-        if len(state_dict["initial"]) != len(self._initial):
+        expected = [sorted(initial) for initial in self._initial]
+        received = [sorted(initial) for initial in state_dict["initial"]]
+        if received != expected:
             raise UserError(
-                f"load_state_dict: received a schedule of {len(state_dict['initial'])} parameter groups; "
-                f"the optimizer has {len(self._initial)}."
+                f"load_state_dict: received a schedule of {received} by parameter group; expected {expected}."
             )
         self.count = state_dict["count"]
         self._initial = [dict(initial) for initial in state_dict["initial"]]
