@@ -1,0 +1,40 @@
+"""The 1,797 handwritten digits that come with scikit-learn: 8 × 8, 17 levels of grey, no download."""
+
+from typing import Any
+
+import numpy as np
+
+from bso.data.dataset import ArrayDataset
+from bso.errors import UserError
+
+_SEED = 0
+_HELD_OUT = 0.2
+_MEAN, _STD = (0.3054,), (0.3761,)
+
+
+def digits(split: str = "train") -> ArrayDataset:
+    """Reads the bundled digits: 1,438 for training, 359 for test, a fifth of each class drawn by seed 0.
+
+    Args:
+        split: `train` or `test`.
+
+    Example:
+        >>> len(digits("train")), len(digits("test")), digits().shape
+        (1438, 359, (1, 8, 8))
+    """
+    if split not in ("train", "test"):
+        raise UserError(f"digits has no split {split!r}; choose train or test.")
+    from sklearn.datasets import load_digits
+
+    bundle: Any = load_digits()
+    images, labels = np.asarray(bundle["images"]), np.asarray(bundle["target"])
+    rng = np.random.default_rng(_SEED)
+    held_out = np.zeros(len(labels), bool)
+    for label in range(10):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        held_out[members[: round(len(members) * _HELD_OUT)]] = True
+    chosen = held_out if split == "test" else ~held_out
+    samples = images[chosen, None].astype(np.uint8)
+    return ArrayDataset(
+        "digits", "image", tuple("0123456789"), labels[chosen].astype(np.int64), samples, _MEAN, _STD, 16.0
+    )
