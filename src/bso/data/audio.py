@@ -165,8 +165,8 @@ def _check_riff(path: Path) -> None:
         while len(chunk := file.read(8)) == 8:
             name, length = struct.unpack("<4sI", chunk)
             position += 8
-            # A stream of unknown length says 0 or the largest number.
-            if name == b"data" and length not in (0, 0xFFFF_FFFF) and position + length > size:
+            # A stream of unknown length says 0 or next to the largest number, signed or not.
+            if name == b"data" and 0 < length < 0x7FFF_0000 and position + length > size:
                 raise UserError(
                     f"{path}: its head says {length:,} bytes of sound, and {size - position:,} are there; "
                     "the file is truncated. Copy or download it again."

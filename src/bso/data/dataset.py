@@ -1,4 +1,4 @@
-"""What a data set is: labelled samples of one shape, read one at a time, NumPy only.
+"""What a data set is: labeled samples of one shape, read one at a time, NumPy only.
 
 A set that fits in memory is an `ArrayDataset` and stays there as bytes; any other is a `FileDataset`, whose
 files are decoded when they are read. Nothing here knows of a network or of torch: batches, augmentation and
@@ -20,7 +20,7 @@ Decode = Callable[[Path, np.random.Generator | None], np.ndarray]
 
 @runtime_checkable
 class Dataset(Protocol):
-    """Labelled samples of one shape.
+    """Labeled samples of one shape.
 
     Attributes:
         name: What the set is called, such as `cifar10`.

@@ -52,7 +52,7 @@ def read_events(path: Path, sensor: tuple[int, int] | None = None) -> Events:
     Raises:
         UserError: The file is damaged, holds no events, or an event lies outside of the sensor.
     """
-    reader = {".aedat": _read_aedat, ".bin": _read_nmnist, ".npz": _read_npz}.get(path.suffix.lower())
+    reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UserError(f"{path}: not an event file; expected .aedat, .bin or .npz.")
     events = reader(path, sensor)
@@ -316,3 +316,6 @@ def _polarity(path: Path, polarity: np.ndarray) -> np.ndarray:
         f"{path}: p is {polarity.dtype} with values such as {found[:4].tolist()}; expected 0 and 1, or -1 "
         "and 1."
     )
+
+
+_READERS = {".aedat": _read_aedat, ".aedat2": _read_aedat, ".bin": _read_nmnist, ".npz": _read_npz}

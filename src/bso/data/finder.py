@@ -38,6 +38,7 @@ def find(root: str | Path) -> Source:
     place = Path(root).expanduser()
     if not place.exists():
         raise UserError(f"{place}: there is no such file or folder.")
+    place = _inside(place)
     whole = ("train", "test")
     cifar = find_cifar(place)
     if cifar:
@@ -53,7 +54,7 @@ def find(root: str | Path) -> Source:
         return Source("nmnist", whole, partial(nmnist_files, place))
     if _is_dvs_cifar10(place):
         return Source("dvs_cifar10", whole, partial(dvs_cifar10_files, place))
-    if any(place.glob("validation_list.txt")) or any(place.glob("*/validation_list.txt")):
+    if _is_speech_commands(place):
         return Source("speech_commands", ("train", "val", "test"), partial(speech_commands_files, place))
     return Source("folder", folder_splits(place), partial(folder_files, place))
 
@@ -74,6 +75,22 @@ def load(root: str | Path, split: str = "train", cache: str | Path | None = None
     """
     data = find(root).open(split)
     return in_memory(data, cache) if isinstance(data, FileDataset) else data
+
+
+def _inside(place: Path) -> Path:
+    """Steps into a folder that holds nothing but one folder, as unpacking an archive leaves behind."""
+    while place.is_dir():
+        below = [path for path in place.iterdir() if path.name[0] != "." and path.name != "__MACOSX"]
+        if len(below) != 1 or not below[0].is_dir():
+            break
+        place = below[0]
+    return place
+
+
+def _is_speech_commands(place: Path) -> bool:
+    """Its lists, its noise or its file names; as plain sounds, speakers would be in both splits."""
+    names = ("validation_list.txt", "testing_list.txt", "_background_noise_")
+    return any((place / name).exists() for name in names) or any(place.glob("*/*_nohash_*.wav"))
 
 
 def _is_nmnist(place: Path) -> bool:

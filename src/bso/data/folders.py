@@ -14,13 +14,13 @@ import numpy as np
 from bso.data.audio import SOUND_ENDINGS, decode_sound
 from bso.data.cache import in_memory
 from bso.data.dataset import ArrayDataset, FileDataset, Kind, measured
-from bso.data.events import EVENT_SCALE, decode_events, read_events
+from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bso.data.images import IMAGE_ENDINGS, decode_image, image_head
 from bso.data.speech import SOUND_SHAPE
-from bso.data.tree import class_files, flat, seeded_split, split_folders
+from bso.data.tree import class_files, flat, seeded_split, split_folders, walk
 from bso.errors import UserError
 
-EVENT_ENDINGS = (".aedat", ".bin", ".npz")
+EVENT_ENDINGS = (".aedat", ".aedat2", ".bin", ".npz")
 _ENDINGS: dict[Kind, tuple[str, ...]] = {
     "image": IMAGE_ENDINGS,
     "sound": SOUND_ENDINGS,
@@ -29,6 +29,7 @@ _ENDINGS: dict[Kind, tuple[str, ...]] = {
 # Pictures that differ in size, or are larger than this, are resized to it.
 _IMAGE_SIZE = 64
 _EVENT_SIZE = 48
+_LARGEST_CAMERA = 4096
 # The heads of this many pictures decide on channels and size.
 _HEADS = 20_000
 
@@ -49,11 +50,11 @@ def folder(
             each.
         split: `train`, `val` or `test`. Where only one of the last two is there, both words mean it. Without
             such folders a fifth of each class is held out, drawn by `seed`.
-        size: Rows and columns of a sample. By default pictures keep their size if all share one of at most 64
-            × 64, and else become 64 × 64; recordings become at most 48 × 48. Sounds are always 32 × 32.
+        size: Rows and columns of a sample. By default pictures keep their size if they share one of at most
+            64 × 64, and else become 64 × 64; recordings become at most 48 × 48. Sounds are 32 × 32.
         time_steps: T, the number of frames of a recording.
-        sensor: Rows and columns of the camera, for recordings that do not say them. By default `.bin` is 34 ×
-            34, and `.npz` just large enough for every event.
+        sensor: Rows and columns of the camera, for recordings that do not say them. By default `.npz` is just
+            large enough for every event, and so is `.bin` where most recordings do not fit 34 × 34.
         seed: Of the split, where there are no folders for it.
         cache: Where decoded samples are kept; see `cache_folder`.
 
@@ -97,7 +98,12 @@ def folder_files(
     found = next((splits[name] for name in wanted if name in splits), None)
     if found is None:
         raise UserError(f"{root}: no split {split!r} here; there are {', '.join(splits)}.")
-    names = tuple(splits["train"])
+    names, first = tuple(splits["train"]), next(iter(splits["train"]))
+    if len(names) < 2:
+        raise UserError(
+            f"{root}: one class only, {first!r}; expected a folder for each of two or more classes. If "
+            f"your classes lie deeper, give {root / first}."
+        )
     for other, classes in splits.items():
         unknown = sorted(set(classes) - set(names))
         if unknown:
@@ -125,13 +131,7 @@ def _find(root: Path, seed: int) -> tuple[Kind, dict[str, dict[str, list[Path]]]
 
 def _kind(root: Path) -> Kind:
     """Finds what the files below `root` are; pictures next to sounds would be one of them by mistake."""
-    endings = Counter(
-        path.suffix.lower()
-        for path in root.rglob("*")
-        if not any(part[0] in "._" for part in path.relative_to(root).parts)
-        and len(path.relative_to(root).parts) > 1
-        and path.is_file()
-    )
+    endings = Counter(path.suffix.lower() for path in walk(root) if path.parent != root)
     counts: dict[Kind, int] = {
         kind: sum(endings[ending] for ending in known) for kind, known in _ENDINGS.items()
     }
@@ -216,15 +216,28 @@ def _sensor(paths: list[Path]) -> tuple[int, int]:
             "different cameras; give sensor=(rows, columns), or use one format."
         )
     if endings == {".npz"}:
-        recordings = (read_events(path) for path in paths)
-        corners = [(int(events.y.max()) + 1, int(events.x.max()) + 1) for events in recordings]
-        rows, columns = max(row for row, _ in corners), max(column for _, column in corners)
-        if rows > 4096 or columns > 4096:
-            raise UserError(
-                f"{paths[0].parent.parent}: events reach row {rows - 1:,} and column {columns - 1:,}; no "
-                "event camera is that large. A file is damaged, or x and y are not pixels."
-            )
-        return rows, columns
+        return _largest(paths, [_corner(path, None) for path in paths])
+    if endings == {".bin"}:
+        corners = [_corner(path, (256, 256)) for path in paths]
+        beyond = sum(row > NMNIST_SENSOR[0] or column > NMNIST_SENSOR[1] for row, column in corners)
+        # One recording beyond the N-MNIST camera is damaged; most of them are of another camera.
+        return _largest(paths, corners) if 2 * beyond > len(paths) else NMNIST_SENSOR
     found = read_events(paths[0]).sensor
     assert found is not None, "AEDAT and N-MNIST recordings have a sensor"
     return found
+
+
+def _corner(path: Path, sensor: tuple[int, int] | None) -> tuple[int, int]:
+    events = read_events(path, sensor)
+    return int(events.y.max()) + 1, int(events.x.max()) + 1
+
+
+def _largest(paths: list[Path], corners: list[tuple[int, int]]) -> tuple[int, int]:
+    rows, columns = (max(sides) for sides in zip(*corners, strict=True))
+    for path, corner in zip(paths, corners, strict=True):
+        if max(corner) > _LARGEST_CAMERA:
+            raise UserError(
+                f"{path}: events reach row {corner[0] - 1:,} and column {corner[1] - 1:,}; no event camera "
+                "is that large. The file is damaged, or x and y are not pixels."
+            )
+    return rows, columns

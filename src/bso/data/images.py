@@ -129,21 +129,9 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(f"{path}: {error} Resize it first.") from error
-    except FileNotFoundError:
+    except (UserError, FileNotFoundError, PermissionError, IsADirectoryError):
         raise
-    except UserError:
-        raise
-    # Pillow's decoders raise many kinds of errors for damaged files.
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        MemoryError,
-    ) as error:
+    except Exception as error:  # Pillow's decoders raise nearly anything for damaged files.
         raise UserError(
             f"{path}: not a whole picture ({error}); expected {', '.join(_FORMATS)}. Replace or remove the "
             "file."

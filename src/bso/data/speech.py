@@ -31,7 +31,7 @@ def speech_commands(
         ...
         bso.errors.UserError: nowhere: there is no such folder; give the folder of speech_commands.
     """
-    place = download("speech_commands", cache) if root is None else Path(root)
+    place = download("speech_commands", cache) / "speech_commands_v0.02" if root is None else Path(root)
     return in_memory(speech_commands_files(place, split), cache)
 
 
@@ -41,7 +41,6 @@ def speech_commands_files(root: Path, split: str) -> FileDataset:
         raise UserError(f"{root}: there is no such folder; give the folder of speech_commands.")
     if split not in ("train", "val", "test"):
         raise UserError(f"speech_commands has no split {split!r}; choose train, val or test.")
-    root = next((path.parent for path in sorted(root.glob("*/validation_list.txt"))), root)
     classes = class_files(root, (".wav",))
     names = tuple(classes)
     splits = _splits(root, classes)

@@ -1,6 +1,7 @@
 """Folders of classes: which files belong to which class and to which split."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ _SPLIT_WORDS = {
     "test": ("test", "testing"),
 }
 HELD_OUT = 0.2
+# Tiny ImageNet's validation pictures lie in one folder, and this file names the class of each.
+_ANNOTATIONS = "val_annotations.txt"
 
 
 def split_folders(root: Path) -> dict[str, Path]:
@@ -27,7 +30,27 @@ def split_folders(root: Path) -> dict[str, Path]:
         for split, words in _SPLIT_WORDS.items()
         if any(word in below for word in words)
     }
+    found = {split: path for split, path in found.items() if not _unlabeled(path)}
     return found if "train" in found and len(found) > 1 else {}
+
+
+def _unlabeled(folder: Path) -> bool:
+    """Tiny ImageNet's test pictures lie in one folder `images` and have no labels."""
+    names = [path.name for path in folder.iterdir() if path.name[0] != "."]
+    return names == ["images"]
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Gives every file at any depth below a folder, except what is hidden or starts with `_`.
+
+    Example:
+        >>> sum(path.name == "tree.py" for path in walk(Path(__file__).parent))
+        1
+    """
+    for place, folders, files in os.walk(folder):
+        # In place, because this is where os.walk goes next.
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        yield from (Path(place, name) for name in files if name[0] != ".")
 
 
 def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
@@ -39,6 +62,8 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     Raises:
         UserError: There are no classes, or one has no files.
     """
+    if (root / _ANNOTATIONS).is_file():
+        return _annotated(root, endings)
     folders = sorted(
         (path for path in root.iterdir() if path.is_dir() and path.name[0] not in "._"),
         key=lambda path: path.name,
@@ -49,11 +74,7 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
         )
     classes = {}
     for folder in folders:
-        files = sorted(
-            path
-            for path in folder.rglob("*")
-            if path.suffix.lower() in endings and not path.name.startswith(".") and path.is_file()
-        )
+        files = sorted(path for path in walk(folder) if path.suffix.lower() in endings)
         if not files:
             raise UserError(
                 f"{folder}: the class is empty; expected files with {', '.join(endings)}. Add some or remove "
@@ -63,18 +84,37 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     return classes
 
 
+def _annotated(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
+    paths = {path.name: path for path in walk(root) if path.suffix.lower() in endings}
+    classes: dict[str, list[Path]] = {}
+    for number, line in enumerate((root / _ANNOTATIONS).read_text("utf-8", "replace").splitlines(), 1):
+        name, _, rest = line.partition("\t")
+        if name not in paths or not rest:
+            raise UserError(
+                f"{root / _ANNOTATIONS}: line {number} is {line[:80]!r}; expected the name of a "
+                "picture that is there, a tab and its class. Unpack the original archive again."
+            )
+        classes.setdefault(rest.partition("\t")[0], []).append(paths.pop(name))
+    if paths or not classes:
+        missing = next(iter(paths), "any picture")
+        raise UserError(f"{root / _ANNOTATIONS}: does not name {missing}; unpack the original archive again.")
+    return {name: sorted(classes[name]) for name in sorted(classes)}
+
+
 def flat(classes: dict[str, list[Path]], names: Sequence[str]) -> tuple[list[Path], np.ndarray]:
     """Lines up the files of all classes with their labels, which are places in `names`."""
     paths = [path for files in classes.values() for path in files]
-    labels = [names.index(name) for name, files in classes.items() for _ in files]
-    return paths, np.array(labels, np.int64)
+    label = {name: place for place, name in enumerate(names)}
+    counts = [len(files) for files in classes.values()]
+    return paths, np.repeat(np.array([label[name] for name in classes], np.int64), counts)
 
 
 def seeded_split(
     root: Path, classes: dict[str, list[Path]], seed: int, held_out: float = HELD_OUT
 ) -> dict[str, dict[str, list[Path]]]:
     """Holds out a share of each class for testing, chosen by `seed` among the sorted files."""
-    rng = np.random.default_rng(seed)
+    # The old generator, because NumPy promises that its numbers never change, and a split must not.
+    rng = np.random.RandomState(seed)
     split: dict[str, dict[str, list[Path]]] = {"train": {}, "test": {}}
     for name, files in classes.items():
         if len(files) < 2:
