@@ -181,7 +181,7 @@ BROKEN_NPZ = {
     "polarity": ({"p": [0, 3]}, "expected 0 and 1, or -1 and 1"),
     "polarity words": ({"p": ["on", "off"]}, "p is <U3"),
     "none": ({key: [] for key in "xytp"}, "holds no events"),
-    "objects": ({"x": np.array([{}, 1], object)}, "not a plain .npz file"),
+    "objects": ({"x": np.array([{}, 1], object)}, "of plain arrays"),
     "huge": ({"x": np.array([2**63 + 5, 1], np.uint64)}, "is no pixel"),
 }
 

@@ -1,10 +1,10 @@
 """Opens archives that others made: no member leaves the folder, no link is followed, no size runs away."""
 
+import errno
 import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -15,18 +15,6 @@ from bso.errors import UserError
 MAX_BYTES = 64 * 2**30
 MAX_MEMBERS = 2_000_000
 ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip")
-
-
-# What the standard library raises for an archive that is cut off, garbled or encrypted.
-_DAMAGE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    RuntimeError,
-    NotImplementedError,
-    MemoryError,
-)
 
 
 class _Member(NamedTuple):
@@ -105,8 +93,9 @@ def extract(path: Path, folder: Path, max_bytes: int = MAX_BYTES, max_members: i
                         f"{path}: {member.name} is not the {member.size:,} bytes that the archive says."
                     )
         part.rename(folder)
-    except FileExistsError as error:
-        raise UserError(f"{path}: holds {error.filename} twice; download the archive again.") from None
+    except (FileExistsError, NotADirectoryError) as error:
+        name = Path(str(error.filename)).name
+        raise UserError(f"{path}: holds {name} twice; download the archive again.") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder
@@ -122,11 +111,12 @@ def _members(path: Path, max_bytes: int, max_members: int) -> Iterator[Iterator[
         else:
             with tarfile.open(path) as archive:
                 yield _bounded(path, _tar_members(path, archive), max_bytes, max_members)
-    except _DAMAGE as error:
-        raise UserError(f"{path}: not a whole archive ({error}); download it again.") from error
-    except OSError as error:
-        if error.errno is not None:  # The disk's fault, or a missing file: its own message is better.
-            raise
+    except UserError:
+        raise
+    # The standard library raises nearly anything for an archive that is cut off, garbled or encrypted.
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # A missing file or a full disk is no damage.
         raise UserError(f"{path}: not a whole archive ({error}); download it again.") from error
 
 

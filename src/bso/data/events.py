@@ -5,9 +5,9 @@ by event *number*: T frames of as nearly as possible equally many events, so a b
 frames than a pause.
 """
 
+import errno
 import re
 import zipfile
-import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -170,13 +170,12 @@ def unwrap(times: np.ndarray, clock: int) -> np.ndarray:
     jumps = np.flatnonzero(np.abs(change) > clock // 2)
     if jumps.size == 0:
         return times
-    rounds = np.zeros(len(times), np.int64)
-    turn = 0
-    for jump in jumps:
+    turns = [0]
+    for falls in (change[jumps] < 0).tolist():
         # A rise before any fall is a pause in the recording; only after a fall can it be a straggler.
-        turn = turn + 1 if change[jump] < 0 else max(turn - 1, 0)
-        rounds[jump + 1 :] = turn
-    return times + rounds * clock
+        turns.append(turns[-1] + 1 if falls else max(turns[-1] - 1, 0))
+    passed = np.searchsorted(jumps, np.arange(len(times)))
+    return times + np.array(turns)[passed] * clock
 
 
 def _read_aedat(path: Path, sensor: tuple[int, int] | None) -> Events:
@@ -261,22 +260,15 @@ def _read_npz(path: Path, sensor: tuple[int, int] | None) -> Events:
                     f"{path}: holds {', '.join(arrays.files) or 'nothing'}; expected arrays x, y, t and p."
                 )
             x, y, t, p = (arrays[name] for name in "xytp")
-    except (
-        zipfile.BadZipFile,
-        OSError,
-        EOFError,
-        zlib.error,
-        MemoryError,
-        KeyError,
-        NotImplementedError,
-    ) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+    except UserError:
+        raise
+    # A damaged archive raises nearly anything; what is no plain array, a ValueError.
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        raise UserError(f"{path}: not a whole .npz file ({error}); save it again.") from error
-    except ValueError as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path}: not a plain .npz file ({error}); save x, y, t and p as numbers.") from error
+        raise UserError(
+            f"{path}: not a whole .npz file of plain arrays ({error}); save x, y, t and p as numbers."
+        ) from error
     if any(array.ndim != 1 or array.shape != t.shape for array in (x, y, t, p)):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in zip("xytp", (x, y, t, p), strict=True))
         raise UserError(f"{path}: shapes are {shapes}; expected four arrays of one length.")
