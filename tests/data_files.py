@@ -64,7 +64,7 @@ def idx(array: np.ndarray, code: int = 8) -> bytes:
 
 
 def png(array: np.ndarray, color: int, depth: int = 8, palette: bytes = b"") -> bytes:
-    """A PNG of rows; color 0 is grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGBA."""
+    """A PNG of rows; color 0 is gray, 2 RGB, 3 palette, 4 gray with alpha, 6 RGBA."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return (

@@ -60,6 +60,7 @@ def test_the_command_in_words(tmp_path, capsys):
     root = test_data_folder.write_images(tmp_path)
     assert main(["data", str(root)]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "sizes      10 × 10 to 10 × 10 pixels"
     assert lines[:4] == [
         "data       folder, image",
         "classes    2: class0, class1",

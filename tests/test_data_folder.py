@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,14 @@ from bso.data import ArrayDataset, FileDataset, folder, load
 from bso.data import cache as cache_module
 
 
-def grey(value: int, rows: int = 10, columns: int = 10) -> bytes:
+def gray(value: int, rows: int = 10, columns: int = 10) -> bytes:
     return png(np.full((rows, columns), value, np.uint8), 0)
 
 
 def write_images(root: Path, classes: int = 2, count: int = 10) -> Path:
     for label in range(classes):
         for number in range(count):
-            put(root / f"class{label}" / f"{number}.png", grey(100 * label + number))
+            put(root / f"class{label}" / f"{number}.png", gray(100 * label + number))
     return root
 
 
@@ -50,14 +51,14 @@ def test_channels_and_size_are_found(tmp_path):
     write_images(tmp_path)
     put(tmp_path / "class0" / "color.png", png(np.full((10, 10, 3), [9, 8, 7], np.uint8), 2))
     assert folder(tmp_path).shape == (3, 10, 10)
-    put(tmp_path / "class1" / "wide.png", grey(50, 20, 80))
+    put(tmp_path / "class1" / "wide.png", gray(50, 20, 80))
     assert folder(tmp_path).shape == (3, 64, 64)
     assert folder(tmp_path, size=12).shape == (3, 12, 12)
 
 
 def test_files_may_lie_deeper_and_others_are_ignored(tmp_path):
     write_images(tmp_path)
-    put(tmp_path / "class0" / "more" / "x.PNG", grey(77))
+    put(tmp_path / "class0" / "more" / "x.PNG", gray(77))
     put(tmp_path / "class0" / "notes.txt", b"text")
     put(tmp_path / "class0" / ".hidden.png", b"junk")
     put(tmp_path / "__MACOSX" / "x.png", b"junk")
@@ -88,7 +89,7 @@ def test_samples_are_decoded_once(tmp_path, own_cache, monkeypatch):  # noqa: F8
     kept.write_bytes(kept.read_bytes()[:50])
     assert values(folder(tmp_path)) == values(first)
     changed = next(path for path in sorted((tmp_path / "class0").iterdir()))
-    put(changed, grey(222))
+    put(changed, gray(222))
     assert 222 in values(folder(tmp_path)) | values(folder(tmp_path, "test"))
 
 
@@ -153,12 +154,12 @@ def test_a_given_camera(tmp_path):
 def test_tiny_imagenet_as_it_is_distributed(tmp_path):
     for label in range(2):
         for number in range(3):
-            put(tmp_path / "train" / f"n{label}" / "images" / f"n{label}_{number}.JPEG", grey(label))
+            put(tmp_path / "train" / f"n{label}" / "images" / f"n{label}_{number}.JPEG", gray(label))
     put(tmp_path / "train" / "n0" / "n0_boxes.txt", b"n0_0.JPEG\t0\t0\t9\t9\n")
-    put(tmp_path / "val" / "images" / "val_0.JPEG", grey(1))
-    put(tmp_path / "val" / "images" / "val_1.JPEG", grey(0))
+    put(tmp_path / "val" / "images" / "val_0.JPEG", gray(1))
+    put(tmp_path / "val" / "images" / "val_1.JPEG", gray(0))
     put(tmp_path / "val" / "val_annotations.txt", b"val_0.JPEG\tn1\t0\t0\t9\t9\nval_1.JPEG\tn0\t0\t0\t9\t9\n")
-    put(tmp_path / "test" / "images" / "test_0.JPEG", grey(0))
+    put(tmp_path / "test" / "images" / "test_0.JPEG", gray(0))
     val = load(tmp_path, "val")
     assert [int(val.read(index).flat[0]) for index in range(2)] == val.labels.tolist() == [0, 1]
     put(tmp_path / "val" / "val_annotations.txt", b"val_0.JPEG\tn1\n")
@@ -184,12 +185,24 @@ def test_broken_folders_say_what_to_do(tmp_path):
     (tmp_path / "class2").mkdir()
     with pytest.raises(UserError, match=r"class2: the class is empty"):
         folder(tmp_path)
-    put(tmp_path / "class2" / "only.png", grey(1))
+    put(tmp_path / "class2" / "only.png", gray(1))
     with pytest.raises(UserError, match=r"class2: the class has one file"):
         folder(tmp_path)
     put(tmp_path / "class2" / "sound.wav", wav([0.0] * 10))
     with pytest.raises(UserError, match="21 image files and 1 sound files together"):
         folder(tmp_path)
+
+
+def test_files_without_a_class_are_refused(tmp_path):
+    put(tmp_path / "1.png", gray(1))
+    with pytest.raises(UserError, match="files lie directly in this folder"):
+        load(tmp_path)
+
+
+def test_worker_processes_can_hold_a_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_module, "MEMORY_LIMIT", 0)
+    data = folder(write_images(tmp_path))
+    assert np.array_equal(pickle.loads(pickle.dumps(data)).read(3), data.read(3))
 
 
 def test_one_class_is_a_wrong_folder(tmp_path):
@@ -208,7 +221,7 @@ def test_splits_must_share_classes(tmp_path):
 
 def test_a_corrupt_picture_in_the_middle_is_named(tmp_path):
     write_images(tmp_path)
-    whole = grey(5)
+    whole = gray(5)
     put(tmp_path / "class1" / "5.png", whole[:-30])
     with pytest.raises(UserError, match=r"class1/5.png: not a whole picture"):
         [folder(tmp_path, split) for split in ("train", "test")]

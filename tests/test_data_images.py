@@ -10,8 +10,8 @@ from bso import UserError
 from bso.data import imagenet
 from bso.data.images import decode_image, image_head
 
-GREY = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
-COLOR = np.stack([GREY, GREY[::-1], np.full_like(GREY, 7)], axis=-1)
+GRAY = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+COLOR = np.stack([GRAY, GRAY[::-1], np.full_like(GRAY, 7)], axis=-1)
 
 
 def color(path: Path, size: int = 8) -> np.ndarray:
@@ -24,13 +24,13 @@ def saved(path: Path, image: Image.Image, **options: object) -> Path:
     return put(path, buffer.getvalue())
 
 
-def test_color_and_grey_keep_every_byte(tmp_path):
+def test_color_and_gray_keep_every_byte(tmp_path):
     path = put(tmp_path / "a.png", png(COLOR, 2))
     assert np.array_equal(color(path), COLOR.transpose(2, 0, 1))
     assert image_head(path) == ((8, 8), 3)
-    path = put(tmp_path / "b.png", png(GREY, 0))
-    assert np.array_equal(decode_image(path, size=(8, 8), channels=1), GREY[None])
-    assert np.array_equal(color(path), np.stack([GREY] * 3))
+    path = put(tmp_path / "b.png", png(GRAY, 0))
+    assert np.array_equal(decode_image(path, size=(8, 8), channels=1), GRAY[None])
+    assert np.array_equal(color(path), np.stack([GRAY] * 3))
     assert image_head(path) == ((8, 8), 1)
 
 
@@ -41,35 +41,35 @@ def test_alpha_lies_on_white(tmp_path):
     expected = COLOR.transpose(2, 0, 1).copy()
     expected[:, 0, 0] = 255
     assert np.array_equal(rgba, expected)
-    path = put(tmp_path / "b.png", png(np.concatenate([GREY[..., None], alpha], -1), 4))
+    path = put(tmp_path / "b.png", png(np.concatenate([GRAY[..., None], alpha], -1), 4))
     assert decode_image(path, size=(8, 8), channels=1)[0, 0, :2].tolist() == [255, 4]
     assert image_head(path)[1] == 1
 
 
 def test_16_bits_keep_their_upper_8(tmp_path):
-    deep = GREY.astype(np.uint16) * 256 + 99
+    deep = GRAY.astype(np.uint16) * 256 + 99
     path = put(tmp_path / "a.png", png(deep, 0, depth=16))
-    assert np.array_equal(decode_image(path, size=(8, 8), channels=1), GREY[None])
+    assert np.array_equal(decode_image(path, size=(8, 8), channels=1), GRAY[None])
     assert image_head(path) == ((8, 8), 1)
 
 
 def test_palettes_and_cmyk_become_colors(tmp_path):
     palette = bytes(range(256)) * 3
-    path = put(tmp_path / "a.png", png(GREY, 3, palette=palette[:768]))
-    expected = np.frombuffer(palette, np.uint8).reshape(256, 3)[GREY].transpose(2, 0, 1)
+    path = put(tmp_path / "a.png", png(GRAY, 3, palette=palette[:768]))
+    expected = np.frombuffer(palette, np.uint8).reshape(256, 3)[GRAY].transpose(2, 0, 1)
     assert np.array_equal(color(path), expected)
     assert image_head(path)[1] == 3
     cmyk = saved(tmp_path / "b.jpg", Image.new("CMYK", (8, 8), (0, 255, 255, 0)), format="JPEG")
     assert np.all(np.abs(color(cmyk)[:, 4, 4] - np.array([254, 0, 0])) < 8)
 
 
-def test_a_palette_of_greys_is_grey(tmp_path):
+def test_a_palette_of_grays_is_gray(tmp_path):
     ramp = np.repeat(np.arange(256, dtype=np.uint8), 3).tobytes()
-    assert image_head(put(tmp_path / "a.png", png(GREY, 3, palette=ramp)))[1] == 1
+    assert image_head(put(tmp_path / "a.png", png(GRAY, 3, palette=ramp)))[1] == 1
 
 
 def test_orientation_of_cameras_is_undone(tmp_path):
-    image = Image.fromarray(np.repeat(np.repeat(GREY, 8, 0), 16, 1))
+    image = Image.fromarray(np.repeat(np.repeat(GRAY, 8, 0), 16, 1))
     exif = image.getexif()
     exif[0x0112] = 6
     path = saved(tmp_path / "a.jpg", image, format="JPEG", exif=exif, quality=95)
@@ -84,11 +84,11 @@ def test_the_name_does_not_decide_on_the_format(tmp_path):
 
 def test_evaluation_takes_the_center(tmp_path):
     wide = np.zeros((8, 16), np.uint8)
-    wide[:, 4:12] = GREY
+    wide[:, 4:12] = GRAY
     path = put(tmp_path / "a.png", png(wide, 0))
-    assert np.array_equal(decode_image(path, size=(8, 8), channels=1), GREY[None])
+    assert np.array_equal(decode_image(path, size=(8, 8), channels=1), GRAY[None])
     small = decode_image(path, size=(4, 4), channels=1, margin=2.0)
-    assert np.array_equal(small, GREY[None, 2:6, 2:6])
+    assert np.array_equal(small, GRAY[None, 2:6, 2:6])
 
 
 def test_training_crops_depend_on_the_generator_alone(tmp_path):

@@ -64,6 +64,13 @@ def read_sound(path: Path) -> np.ndarray:
     return resample(samples.mean(axis=1), rate)
 
 
+def sound_seconds(path: Path) -> float:
+    """The length of a sound file as it is."""
+    import soundfile
+
+    return soundfile.info(path).duration
+
+
 def resample(samples: np.ndarray, rate: int) -> np.ndarray:
     """Resamples to 16 kHz with a low-pass polyphase filter.
 

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that come with scikit-learn: 8 × 8, 17 levels of grey, no download."""
+"""The 1,797 handwritten digits that come with scikit-learn: 8 × 8, 17 levels of gray, no download."""
 
 from typing import Any
 

@@ -1,5 +1,6 @@
 """Says what is in a data set, and draws a sheet of its samples."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from bso.errors import UserError
 
 _SHOWN_CLASSES = 10
 _SHOWN_SAMPLES = 8
+_DECODED = 2000
 
 
 def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]:
     """Describes the data set in a folder: kind, classes, counts, shape, mean, deviation and more.
 
-    Every file is counted; at most 4,000 of the training files are decoded for the mean and the deviation.
+    Every file is counted; at most 2,000 training files are decoded for what is measured.
 
     Args:
         root: A folder in any of the layouts that `bso.data` reads.
@@ -31,7 +33,7 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
     source = find(root)
     splits = {split: source.open(split) for split in source.splits}
     train = splits["train"]
-    mean, deviation = measure(train)
+    mean, deviation = measure(train, _DECODED)
     result: dict[str, Any] = {
         "name": source.name,
         "kind": train.kind,
@@ -43,8 +45,9 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
         "scale": train.scale,
         "mean": [round(value, 6) for value in mean],
         "std": [round(value, 6) for value in deviation],
-        "file_bytes": _file_bytes(list(splits.values())),
     }
+    if isinstance(train, FileDataset):
+        result["sizes"] = _sizes(train)
     if plot is not None:
         contact_sheet(train, plot)
         result["plot"] = str(plot)
@@ -58,7 +61,8 @@ def describe_text(result: dict[str, Any]) -> str:
         >>> print(describe_text({
         ...     "name": "folder", "kind": "image", "classes": ["a", "b"], "counts": {"train": 3},
         ...     "class_counts": {"train": {"a": 1, "b": 2}}, "shape": [1, 8, 8], "dtype": "uint8",
-        ...     "scale": 255.0, "mean": [0.5], "std": [0.25], "file_bytes": [100, 300],
+        ...     "scale": 255.0, "mean": [0.5], "std": [0.25],
+        ...     "sizes": {"unit": "pixels", "smallest": [8, 8], "largest": [20, 30]},
         ... }))
         data       folder, image
         classes    2: a, b
@@ -66,7 +70,7 @@ def describe_text(result: dict[str, Any]) -> str:
         shape      1 × 8 × 8, uint8, divided by 255
         mean       0.5000
         deviation  0.2500
-        files      100 to 300 bytes
+        sizes      8 × 8 to 20 × 30 pixels
     """
     classes = result["classes"]
     names = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
@@ -82,8 +86,9 @@ def describe_text(result: dict[str, Any]) -> str:
     rows.append(("shape", f"{shape}, {result['dtype']}, divided by {result['scale']:g}"))
     rows.append(("mean", ", ".join(f"{value:.4f}" for value in result["mean"])))
     rows.append(("deviation", ", ".join(f"{value:.4f}" for value in result["std"])))
-    if result["file_bytes"]:
-        rows.append(("files", "{:,} to {:,} bytes".format(*result["file_bytes"])))
+    if "sizes" in result:
+        ends = (" × ".join(f"{side:,}" for side in result["sizes"][end]) for end in ("smallest", "largest"))
+        rows.append(("sizes", f"{' to '.join(ends)} {result['sizes']['unit']}"))
     if "plot" in result:
         rows.append(("plot", result["plot"]))
     return "\n".join(f"{name:<11}{text}" for name, text in rows)
@@ -151,7 +156,19 @@ def _class_counts(data: Dataset) -> dict[str, int]:
     return {name: int(count) for name, count in zip(data.classes, counts, strict=True)}
 
 
-def _file_bytes(splits: list[Dataset]) -> list[int]:
-    """The sizes of the smallest and the largest file, where a file is a sample."""
-    sizes = [path.stat().st_size for data in splits if isinstance(data, FileDataset) for path in data.paths]
-    return [min(sizes), max(sizes)] if sizes else []
+def _sizes(data: FileDataset) -> dict[str, Any]:
+    """The smallest and the largest of the files as they are, before they are brought to one shape."""
+    from bso.data.audio import sound_seconds
+    from bso.data.events import read_events
+    from bso.data.images import image_head
+
+    chosen = data.paths[:: -(-len(data) // _DECODED)]
+    if data.kind == "image":
+        unit, sizes = "pixels", [image_head(path)[0] for path in chosen]
+    elif data.kind == "sound":
+        unit, sizes = "seconds", [(round(sound_seconds(path), 3),) for path in chosen]
+    else:
+        # N-MNIST's format does not say its camera, and here any will do.
+        unit, sizes = "events", [(read_events(path, (4096, 4096)).t.size,) for path in chosen]
+    smallest, largest = min(sizes, key=math.prod), max(sizes, key=math.prod)
+    return {"unit": unit, "smallest": list(smallest), "largest": list(largest)}

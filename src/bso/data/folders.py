@@ -9,11 +9,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from bso.data.audio import SOUND_ENDINGS, decode_sound
 from bso.data.cache import in_memory
-from bso.data.dataset import ArrayDataset, FileDataset, Kind, measured
+from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind, measured
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bso.data.images import IMAGE_ENDINGS, decode_image, image_head
 from bso.data.speech import SOUND_SHAPE
@@ -112,13 +110,21 @@ def folder_files(
                 f"{', '.join(names)}; rename or remove it."
             )
     everything = [path for classes in splits.values() for files in classes.values() for path in files]
-    build = {"image": _image_set, "sound": _sound_set, "event": _event_set}[kind]
-    train = build(everything, *flat(splits["train"], names), names, size, time_steps, sensor)
+    if kind == "image":
+        shape, scale, decode = _image_decoder(everything, size)
+    elif kind == "sound":
+        shape, scale, decode = _sound_decoder(size)
+    else:
+        shape, scale, decode = _event_decoder(everything, size, time_steps, sensor)
+    channels = shape[-3]
+    # Spectrograms span [0, 1] and are centered like Speech Commands; what other data spans is measured.
+    mean, std = (0.5,) * channels, (0.5,) * channels
+    paths, labels = flat(splits["train"], names)
+    train = FileDataset("folder", kind, names, labels, shape, mean, std, scale, paths, decode)
     if kind != "sound":
         mean, std = measured(train)
-        train = replace(train, mean=mean, std=std)
     paths, labels = flat(found, names)
-    return replace(train, paths=paths, labels=labels)
+    return replace(train, paths=paths, labels=labels, mean=mean, std=std)
 
 
 def _find(root: Path, seed: int) -> tuple[Kind, dict[str, dict[str, list[Path]]]]:
@@ -139,6 +145,11 @@ def _kind(root: Path) -> Kind:
     if len(there) > 1:
         words = " and ".join(f"{counts[kind]:,} {kind} files" for kind in there)
         raise UserError(f"{root}: {words} together; put one kind of data into one folder.")
+    if not there and any(path.suffix.lower() in sum(_ENDINGS.values(), ()) for path in walk(root)):
+        raise UserError(
+            f"{root}: files lie directly in this folder, so their classes are unknown; put each class into a "
+            "folder of its own."
+        )
     if not there:
         known = ", ".join(ending for group in _ENDINGS.values() for ending in group)
         seen = ", ".join(ending or "no ending" for ending, _ in endings.most_common(5)) or "no files"
@@ -148,17 +159,9 @@ def _kind(root: Path) -> Kind:
     return there[0]
 
 
-def _image_set(
-    everything: list[Path],
-    paths: list[Path],
-    labels: np.ndarray,
-    names: tuple[str, ...],
-    size: int | None,
-    time_steps: int,
-    sensor: tuple[int, int] | None,
-) -> FileDataset:
-    step = max(1, -(-len(everything) // _HEADS))
-    heads = [image_head(path) for path in everything[::step]]
+def _image_decoder(paths: list[Path], size: int | None) -> tuple[tuple[int, ...], float, Decode]:
+    step = max(1, -(-len(paths) // _HEADS))
+    heads = [image_head(path) for path in paths[::step]]
     channels = max(channel for _, channel in heads)
     sizes = {sides for sides, _ in heads}
     if size is not None:
@@ -167,44 +170,24 @@ def _image_set(
         sides = next(iter(sizes))
     else:
         sides = (_IMAGE_SIZE, _IMAGE_SIZE)
-    decode = partial(decode_image, size=sides, channels=channels)
-    blank = (0.0,) * channels, (1.0,) * channels
-    return FileDataset("folder", "image", names, labels, (channels, *sides), *blank, 255.0, paths, decode)
+    return (channels, *sides), 255.0, partial(decode_image, size=sides, channels=channels)
 
 
-def _sound_set(
-    everything: list[Path],
-    paths: list[Path],
-    labels: np.ndarray,
-    names: tuple[str, ...],
-    size: int | None,
-    time_steps: int,
-    sensor: tuple[int, int] | None,
-) -> FileDataset:
+def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
     if size not in (None, SOUND_SHAPE[-1]):
         raise UserError(
             f"a size of {size} for sounds; they are always {SOUND_SHAPE[-2]} × {SOUND_SHAPE[-1]}."
         )
-    return FileDataset(
-        "folder", "sound", names, labels, SOUND_SHAPE, (0.5,), (0.5,), 1.0, paths, decode_sound
-    )
+    return SOUND_SHAPE, 1.0, decode_sound
 
 
-def _event_set(
-    everything: list[Path],
-    paths: list[Path],
-    labels: np.ndarray,
-    names: tuple[str, ...],
-    size: int | None,
-    time_steps: int,
-    sensor: tuple[int, int] | None,
-) -> FileDataset:
-    plane = sensor or _sensor(everything)
+def _event_decoder(
+    paths: list[Path], size: int | None, time_steps: int, sensor: tuple[int, int] | None
+) -> tuple[tuple[int, ...], float, Decode]:
+    plane = sensor or _sensor(paths)
     rows, columns = (size, size) if size is not None else tuple(min(side, _EVENT_SIZE) for side in plane)
     decode = partial(decode_events, time_steps=time_steps, sensor=plane, size=(rows, columns))
-    shape = (time_steps, 2, rows, columns)
-    blank = (0.0, 0.0), (1.0, 1.0)
-    return FileDataset("folder", "event", names, labels, shape, *blank, EVENT_SCALE, paths, decode)
+    return (time_steps, 2, rows, columns), EVENT_SCALE, decode
 
 
 def _sensor(paths: list[Path]) -> tuple[int, int]:

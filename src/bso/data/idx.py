@@ -40,7 +40,7 @@ _MAX_BYTES = 2 * 2**30
 
 
 def mnist(root: str | Path | None = None, split: str = "train") -> ArrayDataset:
-    """Reads MNIST: 60,000 training and 10,000 test digits, 28 × 28, grey.
+    """Reads MNIST: 60,000 training and 10,000 test digits, 28 × 28, gray.
 
     Args:
         root: The folder of the IDX files (or a folder with `raw` or `MNIST/raw` in it); None downloads.
@@ -56,7 +56,7 @@ def mnist(root: str | Path | None = None, split: str = "train") -> ArrayDataset:
 
 
 def fashion_mnist(root: str | Path | None = None, split: str = "train") -> ArrayDataset:
-    """Reads Fashion-MNIST: 60,000 training and 10,000 test pictures of clothes, 28 × 28, grey.
+    """Reads Fashion-MNIST: 60,000 training and 10,000 test pictures of clothes, 28 × 28, gray.
 
     Args:
         root: The folder of the IDX files (or a folder with `raw` or `FashionMNIST/raw` in it); None

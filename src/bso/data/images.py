@@ -91,7 +91,7 @@ def decode_image(
         path: The file.
         rng: Given, a random part is cropped and half of the pictures are flipped; None takes the center.
         size: Rows and columns.
-        channels: 1 for grey, 3 for color.
+        channels: 1 for gray, 3 for color.
         margin: In evaluation, how much larger than `size` the picture is before its center is cut out.
     """
     with _opened(path) as image:
