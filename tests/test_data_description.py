@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -131,10 +133,21 @@ def test_sets_check_what_they_are_given():
         wrong.read(0)
 
 
-def test_the_readers_do_without_torch():
-    import subprocess
-    import sys
+@pytest.mark.parametrize("package", ["PIL", "soundfile", "matplotlib", "tqdm"])
+def test_a_missing_package_says_what_to_install(tmp_path, package):
+    test_data_audio.write_speech(tmp_path)
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; import bso.cli; sys.exit(bso.cli.main(sys.argv[1:]))"
+    )
+    arguments = ["data", str(tmp_path), "--plot", str(tmp_path / "sheet.png")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"bso: the package {package} is missing; install it with: pip install 'bso[data]'\n"
 
+
+def test_the_readers_do_without_torch():
     code = "import sys, bso.data; bso.data.load; bso.data.imagenet; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -3,10 +3,9 @@
 `load(folder, split)` finds out what is there; a function for each set takes its own settings.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bso.errors import UserError
+from bso.data.extra import need
 
 if TYPE_CHECKING:
     from bso.data.bundled import digits
@@ -66,9 +65,4 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'bso.data' has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"bso.data.{_MODULES[name]}"), name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"bso.data.{name} needs the package {error.name}; install it with: pip install 'bso[data]'"
-        ) from error
+    return getattr(need(f"bso.data.{_MODULES[name]}"), name)

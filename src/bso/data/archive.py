@@ -165,8 +165,6 @@ def _zip_members(path: Path, archive: zipfile.ZipFile) -> Iterator[_Member]:
 def _safe_name(path: Path, name: str) -> str:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     drive = bool(parts) and ":" in parts[0]
-    if not parts and name.strip("./"):
-        parts = ("",)
     if ".." in parts or drive or (parts and parts[0].startswith("/")) or "\0" in name:
         raise UserError(
             f"{path}: {name!r} points outside of the folder it is extracted to; the archive is malicious or "

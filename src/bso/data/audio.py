@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bso.data.extra import need
 from bso.errors import UserError
 
 SOUND_ENDINGS = (".wav", ".flac")
@@ -40,8 +41,7 @@ def decode_sound(path: Path, rng: np.random.Generator | None = None) -> np.ndarr
 
 def read_sound(path: Path) -> np.ndarray:
     """Reads a sound file as one channel at 16 kHz, float64, full scale at 1."""
-    import soundfile
-
+    soundfile = need("soundfile")
     _check_riff(path)
     try:
         with soundfile.SoundFile(path) as file:
@@ -66,9 +66,7 @@ def read_sound(path: Path) -> np.ndarray:
 
 def sound_seconds(path: Path) -> float:
     """The length of a sound file as it is."""
-    import soundfile
-
-    return soundfile.info(path).duration
+    return need("soundfile").info(path).duration
 
 
 def resample(samples: np.ndarray, rate: int) -> np.ndarray:
@@ -80,10 +78,8 @@ def resample(samples: np.ndarray, rate: int) -> np.ndarray:
     """
     if rate == SAMPLE_RATE:
         return samples
-    from scipy.signal import resample_poly
-
     common = math.gcd(rate, SAMPLE_RATE)
-    return resample_poly(samples, SAMPLE_RATE // common, rate // common)
+    return need("scipy.signal").resample_poly(samples, SAMPLE_RATE // common, rate // common)
 
 
 def fit(samples: np.ndarray, length: int) -> np.ndarray:

@@ -1,10 +1,9 @@
 """The 1,797 handwritten digits that come with scikit-learn: 8 × 8, 17 levels of gray, no download."""
 
-from typing import Any
-
 import numpy as np
 
 from bso.data.dataset import ArrayDataset
+from bso.data.extra import need
 from bso.errors import UserError
 
 _SEED = 0
@@ -24,9 +23,7 @@ def digits(split: str = "train") -> ArrayDataset:
     """
     if split not in ("train", "test"):
         raise UserError(f"digits has no split {split!r}; choose train or test.")
-    from sklearn.datasets import load_digits
-
-    bundle: Any = load_digits()
+    bundle = need("sklearn.datasets").load_digits()
     images, labels = np.asarray(bundle["images"]), np.asarray(bundle["target"])
     # The old generator, because NumPy promises that its numbers never change, and a split must not.
     rng = np.random.RandomState(_SEED)

@@ -7,6 +7,7 @@ sizes and times, and the settings of the decoder.
 import hashlib
 import os
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bso.data.dataset import ArrayDataset, FileDataset
+from bso.data.extra import need
 
 # A set larger than this streams from its files.
 MEMORY_LIMIT = 4 * 2**30
@@ -74,10 +76,8 @@ def _decode(data: FileDataset, ahead: int = 64) -> Iterator[np.ndarray]:
 
 
 def _progress(samples: Iterable[np.ndarray], total: int, name: str) -> Iterable[np.ndarray]:
-    from tqdm import tqdm
-
     # `disable=None` is tqdm's word for: only on a terminal.
-    return tqdm(samples, f"decoding {name}", total, unit=" samples", disable=None, leave=False)
+    return need("tqdm").tqdm(samples, f"decoding {name}", total, unit=" samples", disable=None, leave=False)
 
 
 def _key(data: FileDataset) -> str:
@@ -105,13 +105,11 @@ def _write(path: Path, samples: np.ndarray) -> None:
     """Writes under another name first, so that an interrupted write never looks like a finished one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
-            np.save(part, samples)
-        os.replace(part.name, path)
+        with tempfile.TemporaryDirectory(dir=path.parent, suffix=".part") as part:
+            np.save(Path(part) / path.name, samples)
+            os.replace(Path(part) / path.name, path)
     except OSError as error:
         # A full or read-only disk costs the next start some time, not this run.
-        import warnings
-
         warnings.warn(
             f"decoded samples were not kept in {path.parent}: {error}", RuntimeWarning, stacklevel=3
         )

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from bso.data.extra import need
 from bso.errors import UserError
 
 Kind = Literal["image", "sound", "event"]
@@ -188,7 +189,9 @@ def measure(data: Dataset, limit: int = 4000, seed: int = 0) -> tuple[tuple[floa
         count = len(data)
         rng = np.random.default_rng(seed)
         chosen = np.arange(count) if count <= limit else np.sort(rng.choice(count, limit, replace=False))
-        blocks = (data.read(int(index))[None] for index in chosen)
+        # `disable=None` is tqdm's word for: only on a terminal.
+        shown = need("tqdm").tqdm(chosen, f"measuring {data.name}", unit=" files", disable=None, leave=False)
+        blocks = (data.read(int(index))[None] for index in shown)
     channel = len(data.shape) - 2
     total = squares = np.zeros(data.shape[-3])
     number = 0

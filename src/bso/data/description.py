@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from bso.data.audio import sound_seconds
 from bso.data.dataset import Dataset, FileDataset, measure
+from bso.data.events import read_events
+from bso.data.extra import need
 from bso.data.finder import find
+from bso.data.images import image_head
 from bso.errors import UserError
 
 _SHOWN_CLASSES = 10
@@ -102,9 +106,6 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
         path: The file, `.png`, `.pdf` or `.svg`.
         seed: Of the choice of samples.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     if Path(path).suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UserError(f"{path}: a contact sheet is drawn as .png, .pdf or .svg; choose such a name.")
     rng = np.random.default_rng(seed)
@@ -113,8 +114,8 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
         members = np.flatnonzero(data.labels == label)
         rows.append((data.classes[label], _row(data, rng.permutation(members))))
     columns = max(len(tiles) for _, tiles in rows)
-    figure = Figure((columns * 0.9 + 1.1, len(rows) * 0.95 + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    sides = (columns * 0.9 + 1.1, len(rows) * 0.95 + 0.5)
+    figure = need("matplotlib.figure").Figure(sides, layout="constrained")
     figure.suptitle(_title(data), fontsize=10)
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for axes in grid.flat:
@@ -158,10 +159,6 @@ def _class_counts(data: Dataset) -> dict[str, int]:
 
 def _sizes(data: FileDataset) -> dict[str, Any]:
     """The smallest and the largest of the files as they are, before they are brought to one shape."""
-    from bso.data.audio import sound_seconds
-    from bso.data.events import read_events
-    from bso.data.images import image_head
-
     chosen = data.paths[:: -(-len(data) // _DECODED)]
     if data.kind == "image":
         unit, sizes = "pixels", [image_head(path)[0] for path in chosen]

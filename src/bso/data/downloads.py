@@ -7,10 +7,10 @@ guard against damage, and nothing that is downloaded is ever run.
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bso.data.archive import extract, is_archive
 from bso.data.cache import cache_folder
+from bso.data.extra import need
 from bso.errors import UserError
 
 _KRIZ = "https://www.cs.toronto.edu/~kriz/"
@@ -152,13 +152,10 @@ def download(name: str, cache: str | Path | None = None) -> Path:
 
 
 def _fetch(name: str, origin: _Origin, file: str, address: str, checksum: str, folder: Path) -> Path:
-    import pooch
-    import requests
-
+    pooch, requests = need("pooch"), need("requests")
     pooch.get_logger().setLevel("WARNING")
     terminal = sys.stderr.isatty()
-    # pooch's own annotation of what a downloader is does not fit its downloaders.
-    downloader: Any = pooch.HTTPDownloader(progressbar=terminal, timeout=60)
+    downloader = pooch.HTTPDownloader(progressbar=terminal, timeout=60)
     try:
         return Path(pooch.retrieve(address, checksum, file, folder, downloader=downloader))
     except (requests.RequestException, OSError, ValueError) as error:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bso.data.extra import need
 from bso.errors import UserError
 
 # Raw frames hold eighths of an event, so that resizing keeps fractions; a byte ends at 31.9 events a pixel
@@ -141,11 +142,10 @@ def resize_frames(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """
     if frames.shape[-2:] == size:
         return frames
-    from PIL import Image
-
+    image = need("PIL.Image")
     planes = frames.reshape(-1, *frames.shape[-2:])
     resized = [
-        np.asarray(Image.fromarray(plane).resize((size[1], size[0]), Image.Resampling.BILINEAR))
+        np.asarray(image.fromarray(plane).resize((size[1], size[0]), image.Resampling.BILINEAR))
         for plane in planes
     ]
     return np.stack(resized).reshape(*frames.shape[:-2], *size)

@@ -94,13 +94,11 @@ def _is_speech_commands(place: Path) -> bool:
 
 
 def _is_nmnist(place: Path) -> bool:
-    for name in ("Train", "train"):
-        below = place / name
-        if below.is_dir():
-            classes = [path for path in below.iterdir() if path.is_dir()]
-            digits = bool(classes) and all(path.name in "0123456789" for path in classes)
-            return digits and any(next(path.glob("*.bin"), None) for path in classes)
-    return False
+    train, test = (
+        [path for path in place.glob(pattern) if path.is_dir()] for pattern in ("[Tt]rain/*", "[Tt]est/*")
+    )
+    digits = {path.name for path in train + test} <= set("0123456789")
+    return bool(train and test) and digits and any(any(path.glob("*.bin")) for path in train)
 
 
 def _is_dvs_cifar10(place: Path) -> bool:
