@@ -98,6 +98,8 @@ def test_events_of_one_time_keep_their_order(tmp_path):
 def test_overflow_markers_of_nmnist(tmp_path):
     path = put(tmp_path / "a.bin", nmnist_bin([(1, 1, 100, 1), (0, 240, 0, 0), (2, 2, 50, 0)]))
     assert rows(read_events(path)) == [(1, 1, 100, 1), (2, 2, 50 + 2**13, 0)]
+    late = put(tmp_path / "b.bin", nmnist_bin([(1, 1, 5_000_000, 1), (0, 240, 0, 0), (2, 2, 5_000_001, 0)]))
+    assert read_events(late).t.tolist() == [5_000_000, 5_000_001 + 2**13]
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint16, np.int64, np.uint64, np.float32, np.float64])

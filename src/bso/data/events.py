@@ -27,6 +27,7 @@ _NMNIST_EVENT = 5
 _NMNIST_OVERFLOW_ROW, _NMNIST_OVERFLOW_TIME = 240, 2**13
 _NMNIST_CLOCK = 2**23
 _AEDAT_CLOCK = 2**32
+_AEDAT_COMMENT = re.compile(rb"#[\t\x20-\x7e\x80-\xff]*\r?\n")
 _MAX_NPZ_BYTES = 4 * 2**30
 # Rows and columns of the cameras that write the DAVIS address format.
 _DAVIS = {"128": (128, 128), "208": (192, 208), "240": (180, 240), "346": (260, 346), "640": (480, 640)}
@@ -117,8 +118,7 @@ def decode_events(
         rng: Not used: nothing here is random.
         time_steps: T.
         sensor: Rows and columns of the camera, where the file does not say them.
-        size: Rows and columns of a frame; other than the sensor's, frames are resized by area-weighted
-            interpolation.
+        size: Rows and columns of a frame; if they are not the sensor's, frames are resized.
         presence: Bytes say whether there was any event (255) or none (0), rather than how many (in eighths).
     """
     events = read_events(path, sensor)
@@ -187,12 +187,12 @@ def _read_aedat(path: Path, sensor: tuple[int, int] | None) -> Events:
             "file is truncated. Copy or download it again."
         )
     words = np.frombuffer(content, ">u4", offset=start).reshape(-1, 2)
-    address, times = words[:, 0].astype(np.int64), unwrap(words[:, 1], _AEDAT_CLOCK)
+    address, times = words[:, 0].astype(np.int64), words[:, 1]
     davis = re.search(r"davis\D{0,3}(\d{3})", header, re.IGNORECASE)
     if davis and davis[1] in _DAVIS:
         # Bit 31: a sample of the image or motion sensor; bit 10: an external signal.
         kept = (address & 0x8000_0400) == 0
-        address, times = address[kept], times[kept]
+        address, times = address[kept], unwrap(times[kept], _AEDAT_CLOCK)
         x, y, polarity = (address >> 12) & 0x3FF, (address >> 22) & 0x1FF, (address >> 11) & 1
         return Events(x, y, times, polarity, _DAVIS[davis[1]])
     if np.any(address & 0x7FFF_0000):
@@ -202,7 +202,7 @@ def _read_aedat(path: Path, sensor: tuple[int, int] | None) -> Events:
         )
     # Bits 15 and 31 mark external signals, which are no pixels.
     kept = (address & 0x8000_8000) == 0
-    address, times = address[kept], times[kept]
+    address, times = address[kept], unwrap(times[kept], _AEDAT_CLOCK)
     # jAER counts columns from the other side, and its polarity bit is 0 for brighter.
     return Events(127 - ((address >> 1) & 0x7F), (address >> 8) & 0x7F, times, 1 - (address & 1), (128, 128))
 
@@ -225,7 +225,7 @@ def _aedat_header(path: Path, content: bytes) -> tuple[str, int]:
             "and p as .npz."
         )
     start = 0
-    while line := re.compile(rb"#[\t\x20-\x7e\x80-\xff]*\r?\n").match(content, start):
+    while line := _AEDAT_COMMENT.match(content, start):
         start = line.end()
         if line[0].startswith(b"#End Of ASCII Header"):
             break
@@ -240,11 +240,11 @@ def _read_nmnist(path: Path, sensor: tuple[int, int] | None) -> Events:
             "truncated or of another format. Copy or download it again."
         )
     x, y, high, middle, low = content.reshape(-1, _NMNIST_EVENT).astype(np.int64).T
-    times = unwrap((high & 0x7F) << 16 | middle << 8 | low, _NMNIST_CLOCK)
     marker = y == _NMNIST_OVERFLOW_ROW
-    times = times + np.cumsum(marker) * _NMNIST_OVERFLOW_TIME
     event = ~marker
-    return Events(x[event], y[event], times[event], (high >> 7)[event], sensor or NMNIST_SENSOR)
+    times = unwrap(((high & 0x7F) << 16 | middle << 8 | low)[event], _NMNIST_CLOCK)
+    times += np.cumsum(marker)[event] * _NMNIST_OVERFLOW_TIME
+    return Events(x[event], y[event], times, (high >> 7)[event], sensor or NMNIST_SENSOR)
 
 
 def _read_npz(path: Path, sensor: tuple[int, int] | None) -> Events:

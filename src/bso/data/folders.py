@@ -27,7 +27,7 @@ _ENDINGS: dict[Kind, tuple[str, ...]] = {
 # Pictures that differ in size, or are larger than this, are resized to it.
 _IMAGE_SIZE = 64
 _EVENT_SIZE = 48
-_LARGEST_CAMERA = 4096
+_LARGEST_CAMERA = 2048
 # The heads of this many pictures decide on channels and size.
 _HEADS = 20_000
 
