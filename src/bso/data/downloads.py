@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bso.data.archive import extract, is_archive
+from bso.data.archive import extract
 from bso.data.cache import cache_folder
 from bso.data.extra import need
 from bso.errors import UserError
@@ -146,7 +146,7 @@ def download(name: str, cache: str | Path | None = None) -> Path:
         if origin.unpack and unpacked.is_dir():
             continue
         path = _fetch(name, origin, file, address, checksum, folder)
-        if origin.unpack and is_archive(path):
+        if origin.unpack:
             extract(path, unpacked)
     return folder
 
