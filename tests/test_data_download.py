@@ -68,8 +68,10 @@ def test_a_wrong_checksum_is_refused(server, monkeypatch, tmp_path):
     assert str(tmp_path / "cache" / "own" / "a.zip") in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["missing.zip", "offline"])
-def test_refused_or_offline_says_which_file_to_put_where(server, monkeypatch, tmp_path, place):
+@pytest.mark.parametrize(
+    ("place", "reason"), [("missing.zip", "refused with status 404"), ("offline", "no connection")]
+)
+def test_refused_or_offline_says_which_file_to_put_where(server, monkeypatch, tmp_path, place, reason):
     address, path = server
     # Port 9 of this machine answers nobody.
     where = "http://127.0.0.1:9/a.zip" if place == "offline" else f"{address}/{place}"
@@ -77,7 +79,8 @@ def test_refused_or_offline_says_which_file_to_put_where(server, monkeypatch, tm
     with pytest.raises(UserError) as caught:
         download("own", tmp_path / "cache")
     message = str(caught.value)
-    assert "Download a.zip yourself (see https://example.org) and put it at" in message
+    assert "Download it yourself (see https://example.org) and put it at" in message
+    assert f"{where}: {reason}" in message
     assert str(tmp_path / "cache" / "own" / "a.zip") in message
     put(tmp_path / "cache" / "own" / "a.zip", path.read_bytes())
     assert (download("own", tmp_path / "cache") / "a" / "inside" / "a.txt").exists()
@@ -90,6 +93,13 @@ def test_owners_who_do_not_allow_it(tmp_path, name, word):
     assert str(tmp_path / name) in str(caught.value)
     put(tmp_path / name / "file", b"")
     assert download(name, tmp_path) == tmp_path / name
+
+
+def test_a_moved_address_is_tried_next(server, monkeypatch, tmp_path):
+    address, path = server
+    origin(monkeypatch, f"{address}/old/a.zip", digest(path))
+    monkeypatch.setitem(downloads._MOVED, f"{address}/old/", f"{address}/")
+    assert (download("own", tmp_path / "cache") / "a" / "inside" / "a.txt").exists()
 
 
 def test_an_unknown_name_lists_the_known(tmp_path):

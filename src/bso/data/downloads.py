@@ -1,12 +1,13 @@
 """Fetches the data sets whose owners allow it, checks them, and says what to do where that cannot work.
 
-pooch downloads, verifies and caches. The checksums are the ones that the owners publish (MD5 for most): they
-guard against damage, and nothing that is downloaded is ever run.
+pooch downloads, verifies and caches. The checksums are the ones that owners publish or other libraries rely
+on (MD5 for most): they guard against damage, and nothing that is downloaded is ever run.
 """
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bso.data.archive import extract
 from bso.data.cache import cache_folder
@@ -14,6 +15,8 @@ from bso.data.extra import need
 from bso.errors import UserError
 
 _KRIZ = "https://www.cs.toronto.edu/~kriz/"
+# Where the university has moved such pages to; tried when the address above fails.
+_MOVED = {_KRIZ: "https://cave.cs.toronto.edu/kriz/"}
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _SPEECH = "https://storage.googleapis.com/download.tensorflow.org/data/"
@@ -105,7 +108,7 @@ _ORIGINS = {
     "nmnist": _Origin(
         "https://www.garrickorchard.com/datasets/n-mnist",
         {},
-        ask="Its host has no address that a program may fetch: download Train.zip and Test.zip by hand and "
+        ask="No address with a checksum is known for it: download Train.zip and Test.zip by hand and "
         "unpack them so that Train/0 to Train/9 and Test/0 to Test/9 lie in that folder",
     ),
     "imagenet": _Origin(
@@ -156,13 +159,25 @@ def _fetch(name: str, origin: _Origin, file: str, address: str, checksum: str, f
     pooch.get_logger().setLevel("WARNING")
     terminal = sys.stderr.isatty()
     downloader = pooch.HTTPDownloader(progressbar=terminal, timeout=60)
-    try:
-        return Path(pooch.retrieve(address, checksum, file, folder, downloader=downloader))
-    except (requests.RequestException, OSError, ValueError) as error:
-        reason = (
-            "its checksum is wrong" if isinstance(error, ValueError) and "hash" in str(error) else str(error)
-        )
-        raise UserError(
-            f"{name}: could not download {address} ({reason}). Download {file} yourself (see {origin.page}) "
-            f"and put it at {folder / file}, or give the folder where you have the data."
-        ) from error
+    reasons = []
+    for place in (address, *(address.replace(old, new) for old, new in _MOVED.items() if old in address)):
+        try:
+            return Path(pooch.retrieve(place, checksum, file, folder, downloader=downloader))
+        except (requests.RequestException, OSError, ValueError) as error:
+            reasons.append(f"{place}: {_reason(error)}")
+    raise UserError(
+        f"{name}: could not download {file} ({'; '.join(reasons)}). Download it yourself (see {origin.page}) "
+        f"and put it at {folder / file}, or give the folder where you have the data."
+    )
+
+
+def _reason(error: Any) -> str:
+    """A few words for what the network library tells in a page."""
+    requests = need("requests")
+    if isinstance(error, requests.HTTPError):
+        return f"refused with status {error.response.status_code}"
+    if isinstance(error, requests.ConnectionError | requests.Timeout):
+        return "no connection"
+    if isinstance(error, ValueError) and "hash" in str(error):
+        return "its checksum is wrong"
+    return str(error)
