@@ -29,6 +29,10 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = _command(commands, "demo", _demo, _describe_demo)
     demo.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of weights and batches (0)")
+
+    data = _command(commands, "data", _data, _data_text)
+    data.add_argument("root", metavar="DIR", help="a folder of data, or an archive of a known set")
+    data.add_argument("--plot", metavar="FILE", help="draw a contact sheet (.png, .pdf or .svg)")
     return parser
 
 
@@ -72,6 +76,19 @@ def _command(
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     parser.set_defaults(run=run, text=text)
     return parser
+
+
+def _data(options: argparse.Namespace) -> dict[str, Any]:
+    """Says what data is in a folder: kind, classes, counts, shape, mean and deviation."""
+    from bso.data import describe
+
+    return describe(options.root, options.plot)
+
+
+def _data_text(result: dict[str, Any]) -> str:
+    from bso.data.description import describe_text
+
+    return describe_text(result)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

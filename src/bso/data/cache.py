@@ -1,0 +1,115 @@
+"""The cache folder, and samples decoded once into it.
+
+What is kept there is made again when it is deleted, and is found by what it was made from: the files' names,
+sizes and times, and the settings of the decoder.
+"""
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from bso.data.dataset import ArrayDataset, FileDataset
+from bso.data.extra import need
+
+# A set larger than this streams from its files.
+MEMORY_LIMIT = 4 * 2**30
+# Part of each key: a new number makes every decoded set anew, for when a decoder changes what it gives.
+_VERSION = 1
+
+
+def cache_folder(cache: str | Path | None = None) -> Path:
+    """The folder for downloads and decoded samples: the argument, else `BSO_CACHE`, else `~/.cache/bso`.
+
+    Example:
+        >>> cache_folder("here").name
+        'here'
+    """
+    if cache is not None:
+        return Path(cache).expanduser()
+    named = os.environ.get("BSO_CACHE")
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bso"
+
+
+def in_memory(data: FileDataset, cache: str | Path | None = None) -> FileDataset | ArrayDataset:
+    """Decodes a set of files once, if it fits in memory, and keeps the result in the cache folder.
+
+    Args:
+        data: The files; a set above `MEMORY_LIMIT` is given back as it is, to stream.
+        cache: The cache folder; see `cache_folder`.
+    """
+    dtype = data.read(0).dtype
+    if len(data) * int(np.prod(data.shape)) * dtype.itemsize > MEMORY_LIMIT:
+        return data
+    path = cache_folder(cache) / "decoded" / f"{data.name}-{_key(data)}.npy"
+    samples = _cached(path, (len(data), *data.shape), dtype)
+    if samples is None:
+        samples = np.empty((len(data), *data.shape), dtype)
+        for index, sample in enumerate(_progress(_decode(data), len(data), data.name)):
+            samples[index] = sample
+        _write(path, samples)
+    return ArrayDataset(
+        data.name, data.kind, data.classes, data.labels, samples, data.mean, data.std, data.scale
+    )
+
+
+def _decode(data: FileDataset, ahead: int = 64) -> Iterator[np.ndarray]:
+    """Yields every sample in order, decoded by threads, never more than `ahead` waiting to be taken."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        indices = iter(range(len(data)))
+        waiting = [pool.submit(data.read, index) for index in islice(indices, ahead)]
+        try:
+            while waiting:
+                yield waiting.pop(0).result()
+                waiting += [pool.submit(data.read, index) for index in islice(indices, 1)]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _progress(samples: Iterable[np.ndarray], total: int, name: str) -> Iterable[np.ndarray]:
+    # `disable=None` is tqdm's word for: only on a terminal.
+    return need("tqdm").tqdm(samples, f"decoding {name}", total, unit=" samples", disable=None, leave=False)
+
+
+def _key(data: FileDataset) -> str:
+    """Names all that decoded samples depend on: the decoder, its settings, each file as it is."""
+    decode, settings = data.decode, {}
+    if isinstance(decode, partial):
+        decode, settings = decode.func, decode.keywords
+    words = f"{_VERSION} {decode.__module__} {decode.__qualname__} {sorted(settings.items())} {data.shape}\n"
+    digest = hashlib.sha256(words.encode())
+    for path in data.paths:
+        status = path.stat()
+        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:20]
+
+
+def _cached(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    try:
+        samples = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None  # Not there, or damaged: it is made again.
+    return samples if samples.shape == shape and samples.dtype == dtype else None
+
+
+def _write(path: Path, samples: np.ndarray) -> None:
+    """Writes under another name first, so that an interrupted write never looks like a finished one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, suffix=".part") as part:
+            np.save(Path(part) / path.name, samples)
+            os.replace(Path(part) / path.name, path)
+    except OSError as error:
+        # A full or read-only disk costs the next start some time, not this run.
+        warnings.warn(
+            f"decoded samples were not kept in {path.parent}: {error}", RuntimeWarning, stacklevel=3
+        )

@@ -1,0 +1,106 @@
+"""Finds out what data lies in a folder: one of the known sets, or a user's own."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bso.data.cache import in_memory
+from bso.data.cifar import cifar10, cifar100, find_cifar
+from bso.data.dataset import Dataset, FileDataset
+from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files, nmnist_files
+from bso.data.folders import folder_files, folder_splits
+from bso.data.idx import fashion_mnist, find_idx, mnist
+from bso.data.speech import speech_commands_files
+from bso.errors import UserError
+
+
+class Source(NamedTuple):
+    """A data set on the disk: its name, its splits, and how to open one (files are not decoded yet)."""
+
+    name: str
+    splits: tuple[str, ...]
+    open: Callable[[str], Dataset]
+
+
+def find(root: str | Path) -> Source:
+    """Recognizes the data set in a folder by its files.
+
+    Args:
+        root: A folder in one of the layouts that `bso.data` reads, or one of their archives.
+
+    Example:
+        >>> find("nowhere")
+        Traceback (most recent call last):
+        ...
+        bso.errors.UserError: nowhere: there is no such file or folder.
+    """
+    place = Path(root).expanduser()
+    if not place.exists():
+        raise UserError(f"{place}: there is no such file or folder.")
+    place = _inside(place)
+    whole = ("train", "test")
+    cifar = find_cifar(place)
+    if cifar:
+        return Source(cifar, whole, partial({"cifar10": cifar10, "cifar100": cifar100}[cifar], place))
+    if place.is_file():
+        raise UserError(
+            f"{place}: a file that is no archive of a known data set; give the folder of your data."
+        )
+    idx = find_idx(place)
+    if idx:
+        return Source(idx, whole, partial({"mnist": mnist, "fashion_mnist": fashion_mnist}[idx], place))
+    if _is_nmnist(place):
+        return Source("nmnist", whole, partial(nmnist_files, place))
+    if _is_dvs_cifar10(place):
+        return Source("dvs_cifar10", whole, partial(dvs_cifar10_files, place))
+    if _is_speech_commands(place):
+        return Source("speech_commands", ("train", "val", "test"), partial(speech_commands_files, place))
+    return Source("folder", folder_splits(place), partial(folder_files, place))
+
+
+def load(root: str | Path, split: str = "train", cache: str | Path | None = None) -> Dataset:
+    """Loads whatever data set lies in a folder, with the settings that its own function has by default.
+
+    Args:
+        root: The folder.
+        split: `train` or `test`, and `val` where there is one.
+        cache: Where decoded samples are kept; see `cache_folder`.
+
+    Example:
+        >>> load("nowhere")
+        Traceback (most recent call last):
+        ...
+        bso.errors.UserError: nowhere: there is no such file or folder.
+    """
+    data = find(root).open(split)
+    return in_memory(data, cache) if isinstance(data, FileDataset) else data
+
+
+def _inside(place: Path) -> Path:
+    """Steps into a folder that holds nothing but one folder, as unpacking an archive leaves behind."""
+    while place.is_dir():
+        below = [path for path in place.iterdir() if path.name[0] != "." and path.name != "__MACOSX"]
+        if len(below) != 1 or not below[0].is_dir():
+            break
+        place = below[0]
+    return place
+
+
+def _is_speech_commands(place: Path) -> bool:
+    """Its lists, its noise or its file names; as plain sounds, speakers would be in both splits."""
+    names = ("validation_list.txt", "testing_list.txt", "_background_noise_")
+    return any((place / name).exists() for name in names) or any(place.glob("*/*_nohash_*.wav"))
+
+
+def _is_nmnist(place: Path) -> bool:
+    train, test = (
+        [path for path in place.glob(pattern) if path.is_dir()] for pattern in ("[Tt]rain/*", "[Tt]est/*")
+    )
+    digits = {path.name for path in train + test} <= set("0123456789")
+    return bool(train and test) and digits and any(any(path.glob("*.bin")) for path in train)
+
+
+def _is_dvs_cifar10(place: Path) -> bool:
+    folders = {path.name for path in place.iterdir() if path.is_dir() and path.name[0] not in "._"}
+    return folders == set(DVS_CIFAR10_CLASSES) and next((place / "cat").rglob("*.aedat"), None) is not None

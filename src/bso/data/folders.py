@@ -1,0 +1,226 @@
+"""A user's own data: one folder a class, of pictures, sounds or event recordings.
+
+What the files are is found by looking at them: the kind by their endings, the channels and the size of
+pictures by their heads, the sensor of recordings by their events.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bso.data.audio import SOUND_ENDINGS, decode_sound
+from bso.data.cache import in_memory
+from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind, measured
+from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
+from bso.data.images import IMAGE_ENDINGS, decode_image, image_head
+from bso.data.speech import SOUND_SHAPE
+from bso.data.tree import class_files, flat, seeded_split, split_folders, walk
+from bso.errors import UserError
+
+EVENT_ENDINGS = (".aedat", ".aedat2", ".bin", ".npz")
+_ENDINGS: dict[Kind, tuple[str, ...]] = {
+    "image": IMAGE_ENDINGS,
+    "sound": SOUND_ENDINGS,
+    "event": EVENT_ENDINGS,
+}
+# Pictures that differ in size, or are larger than this, are resized to it.
+_IMAGE_SIZE = 64
+_EVENT_SIZE = 48
+_LARGEST_CAMERA = 2048
+# The heads of this many pictures decide on channels and size.
+_HEADS = 20_000
+
+
+def folder(
+    root: str | Path,
+    split: str = "train",
+    size: int | None = None,
+    time_steps: int = 10,
+    sensor: tuple[int, int] | None = None,
+    seed: int = 0,
+    cache: str | Path | None = None,
+) -> ArrayDataset | FileDataset:
+    """Reads own data from folders of classes: pictures, wavs or event recordings.
+
+    Args:
+        root: A folder a class; or folders `train` and `val` or `test` (or all three) with a folder a class in
+            each.
+        split: `train`, `val` or `test`. Where only one of the last two is there, both words mean it. Without
+            such folders a fifth of each class is held out, drawn by `seed`.
+        size: Rows and columns of a sample. By default pictures keep their size if they share one of at most
+            64 × 64, and else become 64 × 64; recordings become at most 48 × 48. Sounds are 32 × 32.
+        time_steps: T, the number of frames of a recording.
+        sensor: Rows and columns of the camera, for recordings that do not say them. By default `.npz` is just
+            large enough for every event, and so is `.bin` where most recordings do not fit 34 × 34.
+        seed: Of the split, where there are no folders for it.
+        cache: Where decoded samples are kept; see `cache_folder`.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     for name, color in (("dark", 30), ("light", 220)):
+        ...         (Path(root) / name).mkdir()
+        ...         for number in range(5):
+        ...             Image.new("L", (28, 28), color + number).save(Path(root) / name / f"{number}.png")
+        ...     data = folder(root, "train", cache=root + "/_cache")
+        >>> data.kind, data.classes, len(data), data.shape
+        ('image', ('dark', 'light'), 8, (1, 28, 28))
+    """
+    return in_memory(folder_files(Path(root), split, size, time_steps, sensor, seed), cache)
+
+
+def folder_splits(root: Path) -> tuple[str, ...]:
+    """Names the splits that `folder` can give."""
+    return tuple(split_folders(root)) or ("train", "test")
+
+
+def folder_files(
+    root: Path,
+    split: str = "train",
+    size: int | None = None,
+    time_steps: int = 10,
+    sensor: tuple[int, int] | None = None,
+    seed: int = 0,
+) -> FileDataset:
+    """The same as `folder`, decoded whenever a sample is read."""
+    if not root.is_dir():
+        raise UserError(f"{root}: there is no such folder; give a folder with a folder a class in it.")
+    if size is not None and size < 1:
+        raise UserError(f"a size of {size} pixels; expected 1 or more.")
+    if time_steps < 1:
+        raise UserError(f"{time_steps} time steps; expected 1 or more.")
+    kind, splits = _find(root, seed)
+    wanted = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}.get(split, ())
+    found = next((splits[name] for name in wanted if name in splits), None)
+    if found is None:
+        raise UserError(f"{root}: no split {split!r} here; there are {', '.join(splits)}.")
+    names, first = tuple(splits["train"]), next(iter(splits["train"]))
+    if len(names) < 2:
+        raise UserError(
+            f"{root}: one class only, {first!r}; expected a folder for each of two or more classes. If "
+            f"your classes lie deeper, give {root / first}."
+        )
+    for other, classes in splits.items():
+        unknown = sorted(set(classes) - set(names))
+        if unknown:
+            raise UserError(
+                f"{root}: class {unknown[0]!r} is in the {other} split and not among the training classes "
+                f"{', '.join(names)}; rename or remove it."
+            )
+    everything = [path for classes in splits.values() for files in classes.values() for path in files]
+    if kind == "image":
+        shape, scale, decode = _image_decoder(everything, size)
+    elif kind == "sound":
+        shape, scale, decode = _sound_decoder(size)
+    else:
+        shape, scale, decode = _event_decoder(everything, size, time_steps, sensor)
+    channels = shape[-3]
+    # Spectrograms span [0, 1] and are centered like Speech Commands; what other data spans is measured.
+    mean, std = (0.5,) * channels, (0.5,) * channels
+    paths, labels = flat(splits["train"], names)
+    train = FileDataset("folder", kind, names, labels, shape, mean, std, scale, paths, decode)
+    if kind != "sound":
+        mean, std = measured(train)
+    paths, labels = flat(found, names)
+    return replace(train, paths=paths, labels=labels, mean=mean, std=std)
+
+
+def _find(root: Path, seed: int) -> tuple[Kind, dict[str, dict[str, list[Path]]]]:
+    folders = split_folders(root)
+    kind = _kind(root)
+    if folders:
+        return kind, {name: class_files(path, _ENDINGS[kind]) for name, path in folders.items()}
+    return kind, seeded_split(root, class_files(root, _ENDINGS[kind]), seed)
+
+
+def _kind(root: Path) -> Kind:
+    """Finds what the files below `root` are; pictures next to sounds would be one of them by mistake."""
+    endings = Counter(path.suffix.lower() for path in walk(root) if path.parent != root)
+    counts: dict[Kind, int] = {
+        kind: sum(endings[ending] for ending in known) for kind, known in _ENDINGS.items()
+    }
+    there: list[Kind] = [kind for kind, count in counts.items() if count]
+    if len(there) > 1:
+        words = " and ".join(f"{counts[kind]:,} {kind} files" for kind in there)
+        raise UserError(f"{root}: {words} together; put one kind of data into one folder.")
+    if not there and any(path.suffix.lower() in sum(_ENDINGS.values(), ()) for path in walk(root)):
+        raise UserError(
+            f"{root}: files lie directly in this folder, so their classes are unknown; put each class into a "
+            "folder of its own."
+        )
+    if not there:
+        known = ", ".join(ending for group in _ENDINGS.values() for ending in group)
+        seen = ", ".join(ending or "no ending" for ending, _ in endings.most_common(5)) or "no files"
+        raise UserError(
+            f"{root}: no data here (found {seen}); expected a folder a class with files of {known} in it."
+        )
+    return there[0]
+
+
+def _image_decoder(paths: list[Path], size: int | None) -> tuple[tuple[int, ...], float, Decode]:
+    step = max(1, -(-len(paths) // _HEADS))
+    heads = [image_head(path) for path in paths[::step]]
+    channels = max(channel for _, channel in heads)
+    sizes = {sides for sides, _ in heads}
+    if size is not None:
+        sides = (size, size)
+    elif len(sizes) == 1 and step == 1 and max(next(iter(sizes))) <= _IMAGE_SIZE:
+        sides = next(iter(sizes))
+    else:
+        sides = (_IMAGE_SIZE, _IMAGE_SIZE)
+    return (channels, *sides), 255.0, partial(decode_image, size=sides, channels=channels)
+
+
+def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
+    if size not in (None, SOUND_SHAPE[-1]):
+        raise UserError(
+            f"a size of {size} for sounds; they are always {SOUND_SHAPE[-2]} × {SOUND_SHAPE[-1]}."
+        )
+    return SOUND_SHAPE, 1.0, decode_sound
+
+
+def _event_decoder(
+    paths: list[Path], size: int | None, time_steps: int, sensor: tuple[int, int] | None
+) -> tuple[tuple[int, ...], float, Decode]:
+    plane = sensor or _sensor(paths)
+    rows, columns = (size, size) if size is not None else tuple(min(side, _EVENT_SIZE) for side in plane)
+    decode = partial(decode_events, time_steps=time_steps, sensor=plane, size=(rows, columns))
+    return (time_steps, 2, rows, columns), EVENT_SCALE, decode
+
+
+def _sensor(paths: list[Path]) -> tuple[int, int]:
+    """The camera of all recordings: as their format says, or as large as their events need."""
+    endings = {path.suffix.lower() for path in paths}
+    if len(endings) > 1:
+        raise UserError(
+            f"{paths[0].parent.parent}: {' and '.join(sorted(endings))} files together, which are of "
+            "different cameras; give sensor=(rows, columns), or use one format."
+        )
+    if endings == {".npz"}:
+        return _largest(paths, [_corner(path, None) for path in paths])
+    if endings == {".bin"}:
+        corners = [_corner(path, (256, 256)) for path in paths]
+        beyond = sum(row > NMNIST_SENSOR[0] or column > NMNIST_SENSOR[1] for row, column in corners)
+        # One recording beyond the N-MNIST camera is damaged; most of them are of another camera.
+        return _largest(paths, corners) if 2 * beyond > len(paths) else NMNIST_SENSOR
+    found = read_events(paths[0]).sensor
+    assert found is not None, "AEDAT and N-MNIST recordings have a sensor"
+    return found
+
+
+def _corner(path: Path, sensor: tuple[int, int] | None) -> tuple[int, int]:
+    events = read_events(path, sensor)
+    return int(events.y.max()) + 1, int(events.x.max()) + 1
+
+
+def _largest(paths: list[Path], corners: list[tuple[int, int]]) -> tuple[int, int]:
+    rows, columns = (max(sides) for sides in zip(*corners, strict=True))
+    for path, corner in zip(paths, corners, strict=True):
+        if max(corner) > _LARGEST_CAMERA:
+            raise UserError(
+                f"{path}: events reach row {corner[0] - 1:,} and column {corner[1] - 1:,}; no event camera "
+                "is that large. The file is damaged, or x and y are not pixels."
+            )
+    return rows, columns

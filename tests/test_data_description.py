@@ -1,0 +1,153 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_data_audio
+import test_data_cifar
+import test_data_events
+import test_data_folder
+import test_data_idx
+from data_files import own_cache  # noqa: F401
+
+from bso import UserError
+from bso.cli import main
+from bso.data import ArrayDataset, FileDataset, digits, find, measure
+
+LAYOUTS = {
+    "cifar10": (test_data_cifar.write_python, "image", [3, 32, 32], {"train": 15, "test": 3}),
+    "mnist": (test_data_idx.write, "image", [1, 28, 28], {"train": 2, "test": 2}),
+    "fashion_mnist": (
+        lambda root: test_data_idx.write(root / "FashionMNIST" / "raw").parents[1],
+        "image",
+        [1, 28, 28],
+        {"train": 2, "test": 2},
+    ),
+    "nmnist": (test_data_events.write_nmnist, "event", [10, 2, 34, 34], {"train": 10, "test": 10}),
+    "dvs_cifar10": (
+        lambda root: test_data_events.write_dvs_cifar10(root, 3),
+        "event",
+        [10, 2, 48, 48],
+        {"train": 20, "test": 10},
+    ),
+    "speech_commands": (
+        test_data_audio.write_speech,
+        "sound",
+        [1, 32, 32],
+        {"train": 13, "val": 2, "test": 1},
+    ),
+    "folder": (test_data_folder.write_images, "image", [1, 10, 10], {"train": 16, "test": 4}),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_command_recognizes_every_layout(tmp_path, capsys, name):
+    write, kind, shape, counts = LAYOUTS[name]
+    root = write(tmp_path / "root")
+    sheet = tmp_path / "sheet.png"
+    assert main(["data", str(root), "--json", "--plot", str(sheet)]) == 0
+    output = capsys.readouterr().out
+    assert output.count("\n") == 1
+    result = json.loads(output)
+    assert (result["name"], result["kind"], result["shape"]) == (name, kind, shape)
+    assert result["counts"] == counts
+    assert sum(result["class_counts"]["train"].values()) == counts["train"]
+    assert len(result["mean"]) == len(result["std"]) == shape[-3]
+    assert sheet.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_command_in_words(tmp_path, capsys):
+    root = test_data_folder.write_images(tmp_path)
+    assert main(["data", str(root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "sizes      10 × 10 to 10 × 10 pixels"
+    assert lines[:4] == [
+        "data       folder, image",
+        "classes    2: class0, class1",
+        "train      16 samples, 8 a class",
+        "test       4 samples, 2 a class",
+    ]
+
+
+def test_mistakes_are_one_line_and_status_2(tmp_path, capsys):
+    test_data_folder.write_images(tmp_path / "data")
+    wrong_plot = [str(tmp_path / "data"), "--plot", str(tmp_path / "sheet.doc")]
+    for arguments in ([str(tmp_path / "none")], wrong_plot):
+        assert main(["data", *arguments]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("bso: ")
+        assert captured.err.count("\n") == 1
+    file = tmp_path / "file"
+    file.write_text("text")
+    with pytest.raises(UserError, match="give the folder"):
+        find(file)
+
+
+def test_an_archive_is_recognized(tmp_path):
+    folder = test_data_cifar.write_python(tmp_path / "cifar-10-batches-py")
+    archive = test_data_cifar.tar_of(folder, tmp_path / "cifar-10-python.tar.gz")
+    assert find(archive).name == "cifar10"
+    assert len(find(archive).open("train")) == 15
+
+
+def test_measures_by_hand():
+    samples = np.arange(24, dtype=np.float32).reshape(2, 2, 2, 3)
+    data = ArrayDataset("own", "image", ("a", "b"), np.array([0, 1]), samples, (0, 0), (1, 1), 2.0)
+    mean, deviation = measure(data)
+    for channel in range(2):
+        assert mean[channel] == pytest.approx(samples[:, channel].mean() / 2)
+        assert deviation[channel] == pytest.approx(samples[:, channel].std() / 2)
+
+
+def test_the_bundled_digits():
+    train, test = digits(), digits("test")
+    assert (len(train), len(test), train.scale) == (1438, 359, 16.0)
+    mean, deviation = measure(train)
+    assert mean == pytest.approx(train.mean, abs=5e-4)
+    assert deviation == pytest.approx(train.std, abs=5e-4)
+    assert np.all(np.abs(np.bincount(test.labels) - 36) <= 2)
+    # The split is part of every reported accuracy: it never moves.
+    assert (int(train.samples.sum()), int(test.samples.sum())) == (450_257, 111_461)
+    with pytest.raises(UserError, match="no split 'val'"):
+        digits("val")
+
+
+def test_sets_check_what_they_are_given():
+    samples, labels = np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 1])
+    rest = ((0.5,), (0.5,), 255.0)
+    with pytest.raises(UserError, match="sample 1 has label 1, and there are 1 classes"):
+        ArrayDataset("own", "image", ("a",), labels, samples, *rest)
+    with pytest.raises(UserError, match="one whole number for each of the 2 samples"):
+        ArrayDataset("own", "image", ("a", "b"), labels[:1], samples, *rest)
+    with pytest.raises(UserError, match="samples are int64"):
+        ArrayDataset("own", "image", ("a", "b"), labels, samples.astype(int), *rest)
+    with pytest.raises(UserError, match="deviations above 0"):
+        ArrayDataset("own", "image", ("a", "b"), labels, samples, (0.5,), (0.0,), 255.0)
+    wrong = FileDataset(
+        "own", "image", ("a",), labels[:1], (1, 4, 4), *rest, [Path("x.png")], lambda path, rng: samples
+    )
+    with pytest.raises(UserError, match=r"x.png: decoded to shape \(2, 1, 4, 4\)"):
+        wrong.read(0)
+
+
+@pytest.mark.parametrize("package", ["PIL", "soundfile", "matplotlib", "tqdm"])
+def test_a_missing_package_says_what_to_install(tmp_path, package):
+    test_data_audio.write_speech(tmp_path)
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; import bso.cli; sys.exit(bso.cli.main(sys.argv[1:]))"
+    )
+    arguments = ["data", str(tmp_path), "--plot", str(tmp_path / "sheet.png")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"bso: the package {package} is missing; install it with: pip install 'bso[data]'\n"
+
+
+def test_the_readers_do_without_torch():
+    code = "import sys, bso.data; bso.data.load; bso.data.imagenet; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,87 @@
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_files import idx, put
+
+from bso import UserError
+from bso.data import fashion_mnist, mnist
+from bso.data.idx import read_idx
+
+IMAGES = np.arange(2 * 28 * 28, dtype=np.uint32).astype(np.uint8).reshape(2, 28, 28)
+LABELS = np.array([9, 0], np.uint8)
+
+
+def write(folder: Path, dash: str = "-", compress: bool = False) -> Path:
+    for prefix, images in (("train", IMAGES), ("t10k", IMAGES[::-1])):
+        for what, array in (("images", images), ("labels", LABELS)):
+            content = idx(np.ascontiguousarray(array))
+            name = f"{prefix}-{what}{dash}idx{array.ndim}-ubyte{'.gz' if compress else ''}"
+            put(folder / name, gzip.compress(content) if compress else content)
+    return folder
+
+
+@pytest.mark.parametrize("dash", "-.")
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("below", ["", "raw", "MNIST/raw"])
+def test_names_and_places(tmp_path, dash, compress, below):
+    write(tmp_path / below, dash, compress)
+    train, test = mnist(tmp_path), mnist(tmp_path, "test")
+    assert np.array_equal(train.samples, IMAGES[:, None])
+    assert np.array_equal(test.samples, IMAGES[::-1, None])
+    assert train.labels.tolist() == [9, 0]
+    assert (train.shape, train.classes[9]) == ((1, 28, 28), "9")
+
+
+def test_fashion_has_names(tmp_path):
+    assert fashion_mnist(write(tmp_path)).classes[9] == "ankle boot"
+
+
+@pytest.mark.parametrize(("code", "kind"), [(9, ">i1"), (11, ">i2"), (12, ">i4"), (13, ">f4"), (14, ">f8")])
+def test_every_type_of_number(tmp_path, code, kind):
+    values = np.array([[1, -2, 3]], kind)
+    assert np.array_equal(read_idx(put(tmp_path / "a", idx(values, code))), values)
+
+
+WHOLE = idx(IMAGES)
+BROKEN = {
+    "empty": (b"", "starts with nothing"),
+    "text": (b"<html>", "expected the head of an IDX file"),
+    "unknown type": (b"\0\0\x0a" + WHOLE[3:], "expected the head"),
+    "no dimensions": (b"\0\0\x08\0", "expected the head"),
+    "head cut": (WHOLE[:9], "truncated"),
+    "pixels cut": (WHOLE[:-1], "truncated or damaged"),
+    "too long": (WHOLE + b"\0", "its head says"),
+    "gigantic": (b"\0\0\x08\x03" + b"\xff" * 12 + bytes(10), "truncated or damaged"),
+    "gzip cut": (gzip.compress(WHOLE)[:-20], "not a whole gzip file"),
+    "gzip damaged": (gzip.compress(WHOLE)[:20] + b"\xff" * 30, "not a whole gzip file"),
+    "labels for images": (idx(LABELS), r"shape \(2,\); expected bytes of shape"),
+    "not bytes": (idx(IMAGES.astype(">i4"), 12), "holds int32"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN.values(), ids=BROKEN.keys())
+def test_broken_images_are_refused_by_name(tmp_path, content, message):
+    put(write(tmp_path) / "train-images-idx3-ubyte", content)
+    with pytest.raises(UserError, match=message) as caught:
+        mnist(tmp_path)
+    assert "train-images-idx3-ubyte" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [([1, 2, 3], "3 labels for the 2 images"), ([1, 10], "sample 1 has label 10")],
+    ids=["count", "range"],
+)
+def test_broken_labels_are_refused_by_name(tmp_path, labels, message):
+    put(write(tmp_path) / "train-labels-idx1-ubyte", idx(np.array(labels, np.uint8)))
+    with pytest.raises(UserError, match=message) as caught:
+        mnist(tmp_path)
+    assert "train-labels-idx1-ubyte" in str(caught.value)
+
+
+def test_missing_files_are_named(tmp_path):
+    (write(tmp_path) / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte: missing"):
+        mnist(tmp_path, "test")
