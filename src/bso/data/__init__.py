@@ -1,0 +1,1 @@
+"""Data sets, their augmentation, and batches of them."""
