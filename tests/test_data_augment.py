@@ -20,6 +20,16 @@ def random_bytes(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(0, 256, shape, dtype=np.uint8)
 
 
+class Elsewhere(torch.Tensor):
+    """A tensor that takes the path of other devices, for machines that have none."""
+
+    is_cpu = property(lambda self: False)  # pyright: ignore[reportAssignmentType]
+
+
+def elsewhere(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array).as_subclass(Elsewhere)
+
+
 # Plain references: one sample [..., H, W] at a time.
 
 
@@ -72,9 +82,8 @@ def test_crop_and_flip_equals_the_reference_at_every_offset(
     result = augment.crop_and_flip(torch.from_numpy(batch), tops, lefts, flips, padding)
     assert result.dtype == torch.from_numpy(batch).dtype
     np.testing.assert_array_equal(result.numpy(), expected)
-    planes = torch.from_numpy(batch).reshape(len(batch), -1, *shape[-2:])
-    gathered = augment._gather(planes, tops, lefts, flips, padding)  # the path of other devices
-    np.testing.assert_array_equal(gathered.numpy().reshape(batch.shape), expected)
+    gathered = augment.crop_and_flip(elsewhere(batch), tops, lefts, flips, padding)
+    np.testing.assert_array_equal(gathered.numpy(), expected)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 30])
@@ -88,9 +97,8 @@ def test_cutout_equals_the_reference_at_every_center(shape: tuple[int, ...], siz
     result = torch.from_numpy(batch.copy())
     assert augment.cutout_(result, torch.from_numpy(row), torch.from_numpy(column), size) is result
     np.testing.assert_array_equal(result.numpy(), expected)
-    masked = torch.from_numpy(batch.copy())
-    corner = torch.from_numpy(row) - size // 2, torch.from_numpy(column) - size // 2
-    augment._mask_(masked, *corner, size)  # the path of other devices
+    masked = elsewhere(batch.copy())
+    augment.cutout_(masked, torch.from_numpy(row), torch.from_numpy(column), size)
     np.testing.assert_array_equal(masked.numpy(), expected)
 
 
@@ -104,6 +112,7 @@ def test_normalize_is_exact_for_every_byte_and_close_to_the_definition() -> None
     batch = np.tile(np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16), (2, 3, 1, 1))
     result = augment.normalize(torch.from_numpy(batch), MEAN, STD, 255.0).numpy()
     np.testing.assert_array_equal(result, reference_normalize(batch))
+    np.testing.assert_array_equal(augment.normalize(elsewhere(batch), MEAN, STD, 255.0).numpy(), result)
     definition = (batch / 255.0 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     np.testing.assert_allclose(result, definition, atol=3e-7)
 
@@ -128,6 +137,8 @@ def test_the_whole_equals_the_reference_bit_by_bit(
     draws[0], draws[1] = 0, 1 - 2.0**-53  # the least and the greatest number drawn
     before = batch.copy()
     result = augmentation.apply(torch.from_numpy(batch), torch.from_numpy(draws), MEAN, STD, 255.0).numpy()
+    there = augmentation.apply(elsewhere(batch), torch.from_numpy(draws), MEAN, STD, 255.0).numpy()
+    np.testing.assert_array_equal(there, result)
     np.testing.assert_array_equal(batch, before)
     span = 2 * augmentation.crop_padding + 1
     for sample, draw, actual in zip(batch, draws, result, strict=True):
@@ -153,6 +164,20 @@ def test_a_negative_size_is_refused() -> None:
         Augmentation(crop_padding=-1)
     with pytest.raises(UserError, match=r"cutout = -1.*0 switches it off"):
         Augmentation(cutout=-1)
+
+
+def test_on_another_device_nothing_stays_behind() -> None:
+    # Tensors of the device "meta" have no values, but torch refuses to mix them with those of the CPU.
+    batch = torch.empty(6, 3, 16, 16, dtype=torch.uint8, device="meta")
+    draws = torch.rand(6, NUM_DRAWS, dtype=torch.float64)
+    result = Augmentation().apply(batch, draws, MEAN, STD, 255.0)
+    assert (result.device.type, result.dtype, result.shape) == ("meta", torch.float32, batch.shape)
+    fill, amount = torch.empty(3, dtype=torch.uint8, device="meta"), torch.ones(6, dtype=torch.float64)
+    changed = [operation(batch, amount, fill) for operation in autoaugment.GEOMETRIC.values()]
+    changed += [operation(batch, amount) for operation in autoaugment.GRADED.values()]
+    # AutoContrast reads the extremes back, which have no values here.
+    changed += [autoaugment.equalize(batch), autoaugment.invert(batch)]
+    assert all((c.device.type, c.dtype, c.shape) == ("meta", torch.uint8, batch.shape) for c in changed)
 
 
 # AutoAugment. Pillow is the oracle, and every operation must give its bytes exactly.

@@ -227,8 +227,7 @@ def amount_of(operation: str, magnitude: Tensor, sign: Tensor, height: int, widt
     """What a magnitude from 0 to 9 means to an operation.
 
     Example:
-        >>> two = torch.tensor([3.0], dtype=torch.float64)
-        >>> amount_of("Rotate", two, torch.tensor([-1.0]), 32, 32).tolist()
+        >>> amount_of("Rotate", torch.tensor([3]), torch.tensor([-1.0]), height=32, width=32).tolist()
         [-10.0]
     """
     strength = magnitude.double() / MAX_MAGNITUDE
@@ -272,7 +271,7 @@ def autoaugment(images: Tensor, draws: Tensor, fill: Sequence[int]) -> Tensor:
             "expected RGB bytes [B, 3, H, W]; switch `autoaugment` off for other data"
         )
     height, width = images.shape[-2:]
-    color_of_void = torch.tensor(fill, dtype=torch.uint8, device=images.device)
+    uncovered = torch.tensor(fill, dtype=torch.uint8, device=images.device)
     chosen = (draws[:, 0] * len(POLICY)).long().tolist()
     images = images.clone()
     for stage in (0, 1):
@@ -290,7 +289,7 @@ def autoaugment(images: Tensor, draws: Tensor, fill: Sequence[int]) -> Tensor:
             selected = images[there]
             amount = amount_of(operation, magnitudes[which], signs[which], height, width)
             if operation in GEOMETRIC:
-                images[there] = GEOMETRIC[operation](selected, amount, color_of_void)
+                images[there] = GEOMETRIC[operation](selected, amount, uncovered)
             elif operation in GRADED:
                 images[there] = GRADED[operation](selected, amount)
             else:
