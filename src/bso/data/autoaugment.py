@@ -53,6 +53,11 @@ MAX_SHEAR = 0.3
 MAX_SHIFT = 150 / 331
 MAX_DEGREES = 30.0
 
+# With fewer elements torch's CPU kernels stay on the calling thread. Waking the thread pool for such short
+# work gains nothing, and when another process holds a core it costs a hundred times the work. Indexing with a
+# tensor, clone, aminmax and floor wake it all the same, so images go without them.
+_SERIAL_ELEMENTS = 32767
+
 
 def _affine(images: Tensor, matrix: Tensor, fill: Tensor) -> Tensor:
     """Output pixel (x, y) shows input pixel (a x + b y + c, d x + e y + f), at pixel centers.
@@ -116,18 +121,21 @@ def rotate(images: Tensor, amount: Tensor, fill: Tensor) -> Tensor:
 
 def _look_up(images: Tensor, table: Tensor) -> Tensor:
     """Replaces each byte by its entry in a table [N, C, 256] of that image and channel."""
-    return table.to(torch.uint8).gather(2, images.flatten(2).long()).view_as(images)
+    return table.byte().gather(2, images.flatten(2).long()).view_as(images)
 
 
 def autocontrast(images: Tensor) -> Tensor:
     """Stretches each channel to run from 0 to 255; leaves a constant one alone."""
     # On the CPU in double precision, like Pillow: not every device has it, and a table is small.
-    low, high = (bound[:, :, None].double().cpu() for bound in images.flatten(2).aminmax(dim=2))
+    planes = images.flatten(2)
+    low, high = (
+        bound.cpu().double() for bound in (planes.amin(2, keepdim=True), planes.amax(2, keepdim=True))
+    )
     level = torch.arange(256, dtype=torch.float64)
     # A true division: torch computes `255 / tensor` as 255 · reciprocal, which rounds twice.
     factor = torch.full_like(low, 255).div(high - low)
-    stretched = (level * factor - low * factor).clamp(0, 255).floor()
-    return _look_up(images, torch.where(high > low, stretched, level).to(images.device))
+    stretched = (level * factor - low * factor).clamp(0, 255)
+    return _look_up(images, torch.where(high > low, stretched, level).byte().to(images.device))
 
 
 def equalize(images: Tensor) -> Tensor:
@@ -272,26 +280,30 @@ def autoaugment(images: Tensor, draws: Tensor, fill: Sequence[int]) -> Tensor:
         )
     height, width = images.shape[-2:]
     uncovered = torch.tensor(fill, dtype=torch.uint8, device=images.device)
+    group_size = _SERIAL_ELEMENTS // images[0].numel() if images.is_cpu else len(images)
     chosen = (draws[:, 0] * len(POLICY)).long().tolist()
-    images = images.clone()
+    images = torch.from_numpy(images.numpy().copy()) if images.is_cpu else images.clone()
     for stage in (0, 1):
         steps = [POLICY[policy][stage] for policy in chosen]
-        applied = [draw < step[1] for draw, step in zip(draws[:, 1 + stage].tolist(), steps, strict=True)]
+        members: dict[str, list[int]] = {}
+        for index, (draw, step) in enumerate(zip(draws[:, 1 + stage].tolist(), steps, strict=True)):
+            if draw < step[1]:
+                members.setdefault(step[0], []).append(index)
         signs = torch.where(draws[:, 3 + stage] < 0.5, -1.0, 1.0).double()
         magnitudes = torch.tensor([step[2] for step in steps])
-        for operation in sorted({step[0] for step in steps}):
-            which = torch.tensor(
-                [i for i, s in enumerate(steps) if applied[i] and s[0] == operation], dtype=torch.long
-            )
-            if not len(which):
-                continue
-            there = which.to(images.device)
-            selected = images[there]
-            amount = amount_of(operation, magnitudes[which], signs[which], height, width)
-            if operation in GEOMETRIC:
-                images[there] = GEOMETRIC[operation](selected, amount, uncovered)
-            elif operation in GRADED:
-                images[there] = GRADED[operation](selected, amount)
-            else:
-                images[there] = UNGRADED[operation](selected)
+        for operation, indices in members.items():
+            for which in torch.tensor(indices).split(max(group_size, 1)):
+                amount = amount_of(operation, magnitudes[which], signs[which], height, width)
+                there = which.to(images.device)
+                images.index_copy_(
+                    0, there, _apply(operation, images.index_select(0, there), amount, uncovered)
+                )
     return images
+
+
+def _apply(operation: str, images: Tensor, amount: Tensor, fill: Tensor) -> Tensor:
+    if operation in GEOMETRIC:
+        return GEOMETRIC[operation](images, amount, fill)
+    if operation in GRADED:
+        return GRADED[operation](images, amount)
+    return UNGRADED[operation](images)
