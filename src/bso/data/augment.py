@@ -141,7 +141,7 @@ def cutout_(batch: Tensor, row: Tensor, column: Tensor, size: int) -> Tensor:
 def _erase_(batch: np.ndarray, upper: list[int], left: list[int], size: int) -> None:
     """Sets a slice of each sample to zero."""
     for sample, y, x in zip(batch, upper, left, strict=True):
-        sample[..., max(y, 0) : max(y + size, 0), max(x, 0) : max(x + size, 0)] = 0
+        sample[..., max(y, 0) : y + size, max(x, 0) : x + size] = 0
 
 
 def _mask_(batch: Tensor, upper: Tensor, left: Tensor, size: int) -> None:

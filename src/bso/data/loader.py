@@ -206,9 +206,8 @@ class Loader:
 
     def _part(self, order: np.ndarray, batch: int) -> _Slice:
         stride = self.batch_size * self.world_size
-        positions = np.arange(batch * stride, min((batch + 1) * stride, len(order)))[
-            self.rank :: self.world_size
-        ]
+        end = min((batch + 1) * stride, len(order))
+        positions = np.arange(batch * stride + self.rank, end, self.world_size)
         return _Slice(order[positions], positions)
 
     def _batches(self, parts: Iterator[_Slice], key: _Key | None) -> Iterator[tuple[Tensor, Tensor]]:
