@@ -11,6 +11,7 @@ def _seed() -> None:
     import torch
 
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # two threads that share a busy core wait for each other, a hundred times slower
 
 
 @pytest.fixture(autouse=True)

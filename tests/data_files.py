@@ -52,9 +52,7 @@ def pickled(entries: dict[str, bytes]) -> bytes:
 
 
 def pickled_list(items: Iterable[int | str]) -> bytes:
-    words = [
-        short_string(item) if isinstance(item, str) else b"J" + struct.pack("<i", item) for item in items
-    ]
+    words = [short_string(item) if isinstance(item, str) else b"J" + struct.pack("<i", item) for item in items]
     return b"](" + b"".join(words) + b"e"
 
 
@@ -67,9 +65,7 @@ def png(array: np.ndarray, color: int, depth: int = 8, palette: bytes = b"") -> 
     """A PNG of rows; color 0 is gray, 2 RGB, 3 palette, 4 gray with alpha, 6 RGBA."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-        )
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
     rows = array if depth == 8 else array.astype(">u2")
     lines = b"".join(b"\0" + row.tobytes() for row in rows)
@@ -93,9 +89,7 @@ def aedat(events: Iterable[tuple[int, int, int, int]], header: bytes = HEADER) -
 
 
 def nmnist_bin(events: Iterable[tuple[int, int, int, int]]) -> bytes:
-    return b"".join(
-        bytes([x, y, p << 7 | (t >> 16) & 0x7F, (t >> 8) & 0xFF, t & 0xFF]) for x, y, t, p in events
-    )
+    return b"".join(bytes([x, y, p << 7 | (t >> 16) & 0x7F, (t >> 8) & 0xFF, t & 0xFF]) for x, y, t, p in events)
 
 
 def wav(

@@ -31,9 +31,7 @@ def zipped(path: Path, *members: tuple[str, bytes], mode: int = 0) -> Path:
 
 @pytest.mark.parametrize("make", [tar, zipped])
 def test_extracts_files_at_any_depth(tmp_path, make):
-    archive = make(
-        tmp_path / f"a.{'zip' if make is zipped else 'tar.gz'}", ("x/y/b.txt", b"b"), ("./a.txt", b"a")
-    )
+    archive = make(tmp_path / f"a.{'zip' if make is zipped else 'tar.gz'}", ("x/y/b.txt", b"b"), ("./a.txt", b"a"))
     folder = extract(archive, tmp_path / "out")
     assert (folder / "x/y/b.txt").read_bytes() == b"b"
     assert (folder / "a.txt").read_bytes() == b"a"

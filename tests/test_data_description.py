@@ -136,13 +136,9 @@ def test_sets_check_what_they_are_given():
 @pytest.mark.parametrize("package", ["PIL", "soundfile", "matplotlib", "tqdm"])
 def test_a_missing_package_says_what_to_install(tmp_path, package):
     test_data_audio.write_speech(tmp_path)
-    code = (
-        f"import sys; sys.modules[{package!r}] = None; import bso.cli; sys.exit(bso.cli.main(sys.argv[1:]))"
-    )
+    code = f"import sys; sys.modules[{package!r}] = None; import bso.cli; sys.exit(bso.cli.main(sys.argv[1:]))"
     arguments = ["data", str(tmp_path), "--plot", str(tmp_path / "sheet.png")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"bso: the package {package} is missing; install it with: pip install 'bso[data]'\n"
 

@@ -95,9 +95,7 @@ def damaged(whole: bytes, rng: np.random.Generator) -> bytes:
     elif kind == 2:
         content[place : place + rng.integers(1, 9)] = rng.bytes(int(rng.integers(9)))
     else:
-        content[place : place + 4] = (b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f")[
-            rng.integers(4)
-        ]
+        content[place : place + 4] = (b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f")[rng.integers(4)]
     return bytes(content)
 
 

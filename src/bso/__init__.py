@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bso.errors import UserError
 
 if TYPE_CHECKING:
-    from bso import models, optim, surrogate
+    from bso import data, models, optim, surrogate
     from bso.bits import BinaryModule, BinaryParameter, signs, split_parameters
     from bso.bptt import bptt_update
     from bso.evaluation import counting_spikes, evaluate, over_time, predict
@@ -38,7 +38,7 @@ _HOME = {
     "bso.trace": ("BPTT", "NDOT", "OTTT", "SLTT", "Activity", "GradientRule"),
 }
 _LAZY = {name: module for module, names in _HOME.items() for name in names}
-_MODULES = ("models", "optim", "surrogate")
+_MODULES = ("data", "models", "optim", "surrogate")
 
 
 def __getattr__(name: str) -> Any:
@@ -75,6 +75,7 @@ __all__ = [
     "__version__",
     "bptt_update",
     "counting_spikes",
+    "data",
     "estimating_statistics",
     "evaluate",
     "lif_step",

@@ -7,12 +7,12 @@ error. Exit status: 0 done, 2 the user's mistake (one line, no traceback), 1 our
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import bso
 from bso.errors import UserError
+from bso.extras import need
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,34 +38,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _demo(options: argparse.Namespace) -> dict[str, Any]:
     """Train T-BSO on the bundled digits, in half a minute."""
-    with _extra("train"):
-        from bso.demo import run_demo
-    return run_demo(options.seed)
+    return need("bso.demo").run_demo(options.seed)
 
 
 def _describe_demo(result: dict[str, Any]) -> str:
-    from bso.demo import describe_demo
-
-    return describe_demo(result)
+    return need("bso.demo").describe_demo(result)
 
 
 def _seed(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 2**63):
         raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 0 or more")
     return int(text)
-
-
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Turns a missing package of an optional extra into what to install."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] == "bso":
-            raise
-        raise UserError(
-            f"this command needs the package {error.name}; install it with: pip install 'bso[{name}]'"
-        ) from error
 
 
 def _command(
@@ -80,15 +63,11 @@ def _command(
 
 def _data(options: argparse.Namespace) -> dict[str, Any]:
     """Says what data is in a folder: kind, classes, counts, shape, mean and deviation."""
-    from bso.data import describe
-
-    return describe(options.root, options.plot)
+    return need("bso.data.description").describe(options.root, options.plot)
 
 
 def _data_text(result: dict[str, Any]) -> str:
-    from bso.data.description import describe_text
-
-    return describe_text(result)
+    return need("bso.data.description").describe_text(result)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

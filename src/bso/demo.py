@@ -4,15 +4,14 @@ import functools
 import time
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 from tqdm import tqdm
 
 from bso.bits import split_parameters
 from bso.bptt import bptt_update
+from bso.data.bundled import digits
+from bso.data.loader import Loader
 from bso.evaluation import evaluate, over_time
 from bso.layers import Weights
 from bso.loss import step_loss
@@ -32,15 +31,6 @@ LEARNING_RATE = 0.1
 GAMMA = 5e-7
 # The paper's 1e-3 is meant for a hundred thousand updates; the demo has 1,320.
 BETAS = (0.99, 0.99999)
-
-
-def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training inputs and labels, test inputs and labels; a fixed split, stratified by class."""
-    images, labels = load_digits(return_X_y=True)
-    train, test = train_test_split(np.arange(len(labels)), test_size=360, random_state=0, stratify=labels)
-    x, y = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels)
-    x = (x - x[train].mean()) / x[train].std()
-    return x[train], y[train], x[test], y[test]
 
 
 def _network(weights: Weights = "binary", neuron: LIF | None = None) -> ImageNetwork:
@@ -68,17 +58,16 @@ def run_demo(seed: int = 0) -> dict[str, Any]:
     Args:
         seed: Seeds weights and the order of the batches.
     """
-    x, y, test_x, test_y = _digits()
+    train = Loader(digits("train"), BATCH_SIZE, seed=seed, drop_last=True)
+    test = Loader(digits("test"), BATCH_SIZE)
     training_bytes, latent_training_bytes = (
-        peak_bytes(functools.partial(_first_update, x[:BATCH_SIZE], y[:BATCH_SIZE], latent=latent))
-        for latent in (False, True)
+        peak_bytes(functools.partial(_first_update, *next(train.epoch(0)), latent=latent)) for latent in (False, True)
     )
 
     torch.manual_seed(seed)
     net = _network()
     binary, real = split_parameters(net)
-    num_batches = len(x) // BATCH_SIZE
-    num_updates = EPOCHS * num_batches
+    num_updates = EPOCHS * len(train)
     flip = TBSO(binary, gamma=GAMMA, betas=BETAS, time_steps=TIME_STEPS)
     sgd = torch.optim.SGD(real, lr=LEARNING_RATE)
     schedules = [Schedule(flip, one_minus_beta1=cosine(num_updates)), Schedule(sgd, lr=cosine(num_updates))]
@@ -88,21 +77,21 @@ def run_demo(seed: int = 0) -> dict[str, Any]:
     with tqdm(total=num_updates, unit="batch", disable=None) as bar:
         for epoch in range(EPOCHS):
             correct, ratios = 0, []
-            for chosen in torch.randperm(len(x)).split(BATCH_SIZE)[:num_batches]:
-                labels = y[chosen]
+            for inputs, labels in train.epoch(epoch):
                 loss = functools.partial(step_loss, labels=labels, time_steps=TIME_STEPS)
-                outcome = online_update(net, over_time(x[chosen], TIME_STEPS), loss, [flip, sgd])
+                outcome = online_update(net, over_time(inputs, TIME_STEPS), loss, [flip, sgd])
                 for schedule in schedules:
                     schedule.step()
                 correct += int((outcome.logits.argmax(dim=1) == labels).sum())
                 ratios.append(flip.flip_ratio)
                 bar.update()
-            flip_ratios.append(sum(ratios) / num_batches)
-            accuracy = correct / (num_batches * BATCH_SIZE)
+            flip_ratios.append(sum(ratios) / len(train))
+            accuracy = correct / (len(train) * BATCH_SIZE)
             bar.set_description(f"epoch {epoch + 1}/{EPOCHS}, accuracy {accuracy:.3f}")
     train_seconds = time.perf_counter() - started
 
-    result = evaluate(net, [(test_x, test_y)], TIME_STEPS, statistics=[x])
+    statistics = (inputs for inputs, _ in train.ordered())
+    result = evaluate(net, test.ordered(), TIME_STEPS, statistics=statistics)
     size = model_size(net)
     return {
         "test_accuracy": result.accuracy,

@@ -1,13 +1,14 @@
-"""Data sets as NumPy arrays: the paper's five, MNIST and its kin, and a user's own data.
+"""Data sets as NumPy arrays, and batches from them: the paper's five, MNIST and its kin, a user's own data.
 
 `load(folder, split)` finds out what is there; a function for each set takes its own settings.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from bso.data.extra import need
+from bso.extras import need
 
 if TYPE_CHECKING:
+    from bso.data.augment import Augmentation
     from bso.data.bundled import digits
     from bso.data.cache import cache_folder
     from bso.data.cifar import cifar10, cifar100
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
     from bso.data.folders import folder
     from bso.data.idx import fashion_mnist, mnist
     from bso.data.images import imagenet
+    from bso.data.loader import Loader
     from bso.data.speech import speech_commands
 
 __all__ = [
     "ArrayDataset",
+    "Augmentation",
     "Dataset",
     "FileDataset",
+    "Loader",
     "cache_folder",
     "cifar10",
     "cifar100",
@@ -45,7 +49,7 @@ __all__ = [
 ]
 
 # A name loads its module, and with it Pillow or another package of the extra `data`, when it is first used.
-# The readers never import torch.
+# The readers never import torch; augmentation and batches do.
 _MODULES = {
     **dict.fromkeys(("ArrayDataset", "Dataset", "FileDataset", "measure"), "dataset"),
     **dict.fromkeys(("cifar10", "cifar100"), "cifar"),
@@ -53,6 +57,8 @@ _MODULES = {
     **dict.fromkeys(("dvs_cifar10", "nmnist"), "event_sets"),
     **dict.fromkeys(("find", "load"), "finder"),
     **dict.fromkeys(("describe", "contact_sheet"), "description"),
+    "Augmentation": "augment",
+    "Loader": "loader",
     "cache_folder": "cache",
     "digits": "bundled",
     "download": "downloads",

@@ -49,9 +49,7 @@ def read_members(path: Path, wanted: Iterable[str], max_bytes: int = 2**30) -> d
             if name not in names:
                 continue
             if name in found:
-                raise UserError(
-                    f"{path}: holds {name} twice; expected the original archive, download it again."
-                )
+                raise UserError(f"{path}: holds {name} twice; expected the original archive, download it again.")
             if member.size > max_bytes:
                 raise UserError(
                     f"{path}: {member.name} says it is {member.size:,} bytes; at most {max_bytes:,} are "
@@ -61,9 +59,7 @@ def read_members(path: Path, wanted: Iterable[str], max_bytes: int = 2**30) -> d
                 # The size above is the archive's claim; what is read is bounded by it.
                 content = stream.read(member.size + 1)
             if len(content) != member.size:
-                raise UserError(
-                    f"{path}: {member.name} is not the {member.size:,} bytes that the archive says."
-                )
+                raise UserError(f"{path}: {member.name} is not the {member.size:,} bytes that the archive says.")
             found[name] = content
     return found
 
@@ -89,9 +85,7 @@ def extract(path: Path, folder: Path, max_bytes: int = MAX_BYTES, max_members: i
                 with member.open() as stream, target.open("xb") as file:
                     shutil.copyfileobj(stream, file)
                 if target.stat().st_size != member.size:
-                    raise UserError(
-                        f"{path}: {member.name} is not the {member.size:,} bytes that the archive says."
-                    )
+                    raise UserError(f"{path}: {member.name} is not the {member.size:,} bytes that the archive says.")
         part.rename(folder)
     except (FileExistsError, NotADirectoryError) as error:
         name = Path(str(error.filename)).name

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bso.data.extra import need
 from bso.errors import UserError
+from bso.extras import need
 
 SOUND_ENDINGS = (".wav", ".flac")
 SAMPLE_RATE = 16_000
@@ -47,9 +47,7 @@ def read_sound(path: Path) -> np.ndarray:
         with soundfile.SoundFile(path) as file:
             rate = file.samplerate
             if file.frames > _MAX_SECONDS * rate:
-                raise UserError(
-                    f"{path}: {file.frames / rate:.0f} s long; at most {_MAX_SECONDS} s are read. Cut it."
-                )
+                raise UserError(f"{path}: {file.frames / rate:.0f} s long; at most {_MAX_SECONDS} s are read. Cut it.")
             samples = file.read(dtype="float64", always_2d=True)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         raise UserError(f"{path}: not a sound file ({error}); expected wav. Convert or remove it.") from error
@@ -58,9 +56,7 @@ def read_sound(path: Path) -> np.ndarray:
     if not np.all(np.isfinite(samples)):
         raise UserError(f"{path}: holds samples that are no numbers (NaN or infinite); save it again.")
     if not 1000 <= rate <= 768_000:
-        raise UserError(
-            f"{path}: a rate of {rate} Hz; expected 1 kHz to 768 kHz. The file's head is damaged."
-        )
+        raise UserError(f"{path}: a rate of {rate} Hz; expected 1 kHz to 768 kHz. The file's head is damaged.")
     return resample(samples.mean(axis=1), rate)
 
 
@@ -161,9 +157,7 @@ def _check_riff(path: Path) -> None:
         if head[:4] != b"RIFF":
             return  # Big-endian or 64-bit relatives, or no sound at all: the sound library decides.
         if head[8:12] != b"WAVE":
-            raise UserError(
-                f"{path}: a RIFF file of kind {head[8:12]!r}; expected a wav. Convert or remove it."
-            )
+            raise UserError(f"{path}: a RIFF file of kind {head[8:12]!r}; expected a wav. Convert or remove it.")
         position = 12
         while len(chunk := file.read(8)) == 8:
             name, length = struct.unpack("<4sI", chunk)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from bso.data.dataset import ArrayDataset
-from bso.data.extra import need
 from bso.errors import UserError
+from bso.extras import need
 
 _SEED = 0
 _HELD_OUT = 0.2

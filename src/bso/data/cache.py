@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bso.data.dataset import ArrayDataset, FileDataset
-from bso.data.extra import need
+from bso.extras import need
 
 # A set larger than this streams from its files.
 MEMORY_LIMIT = 4 * 2**30
@@ -57,9 +57,7 @@ def in_memory(data: FileDataset, cache: str | Path | None = None) -> FileDataset
         for index, sample in enumerate(_progress(_decode(data), len(data), data.name)):
             samples[index] = sample
         _write(path, samples)
-    return ArrayDataset(
-        data.name, data.kind, data.classes, data.labels, samples, data.mean, data.std, data.scale
-    )
+    return ArrayDataset(data.name, data.kind, data.classes, data.labels, samples, data.mean, data.std, data.scale)
 
 
 def _decode(data: FileDataset, ahead: int = 64) -> Iterator[np.ndarray]:
@@ -110,6 +108,4 @@ def _write(path: Path, samples: np.ndarray) -> None:
             os.replace(Path(part) / path.name, path)
     except OSError as error:
         # A full or read-only disk costs the next start some time, not this run.
-        warnings.warn(
-            f"decoded samples were not kept in {path.parent}: {error}", RuntimeWarning, stacklevel=3
-        )
+        warnings.warn(f"decoded samples were not kept in {path.parent}: {error}", RuntimeWarning, stacklevel=3)

@@ -134,8 +134,7 @@ def _read(name: str, root: str | Path | None, split: str) -> ArrayDataset:
     expected = " or ".join(layout.splits["train"][0] for layout in _LAYOUTS[name])
     archives = " or ".join(f"{layout.archive}.tar.gz" for layout in _LAYOUTS[name])
     raise UserError(
-        f"{place}: no {name} here; expected {expected} (unpacked) or {archives}. Give the folder that holds "
-        "them."
+        f"{place}: no {name} here; expected {expected} (unpacked) or {archives}. Give the folder that holds them."
     )
 
 
@@ -169,9 +168,7 @@ def _load(name: str, layout: _Layout, source: Path, split: str) -> ArrayDataset:
         labels.append(check_labels(str(source / file), batch_labels, len(pixels), classes))
         batches.append(pixels)
     samples = np.concatenate(batches).reshape(-1, 3, 32, 32)
-    return ArrayDataset(
-        name, "image", classes, np.concatenate(labels), samples, _MEAN[name], _STD[name], 255.0
-    )
+    return ArrayDataset(name, "image", classes, np.concatenate(labels), samples, _MEAN[name], _STD[name], 255.0)
 
 
 def _contents(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -205,8 +202,7 @@ def _decode_pickle(path: Path, content: bytes, layout: _Layout) -> tuple[np.ndar
         )
     if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != _PIXELS:
         raise UserError(
-            f"{path}: 'data' is {pixels.dtype} of shape {pixels.shape}; expected bytes of shape (N, "
-            f"{_PIXELS})."
+            f"{path}: 'data' is {pixels.dtype} of shape {pixels.shape}; expected bytes of shape (N, {_PIXELS})."
         )
     if isinstance(labels, list) and not all(type(label) is int for label in labels):
         raise UserError(f"{path}: {layout.label_key!r} holds something other than whole numbers.")

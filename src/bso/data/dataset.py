@@ -12,8 +12,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from bso.data.extra import need
 from bso.errors import UserError
+from bso.extras import need
 
 Kind = Literal["image", "sound", "event"]
 Decode = Callable[[Path, np.random.Generator | None], np.ndarray]
@@ -133,15 +133,12 @@ class FileDataset:
         sample = self.decode(self.paths[index], rng)
         if sample.shape != self.shape:
             raise UserError(
-                f"{self.paths[index]}: decoded to shape {sample.shape}, and the set's samples are "
-                f"{self.shape}."
+                f"{self.paths[index]}: decoded to shape {sample.shape}, and the set's samples are {self.shape}."
             )
         return sample
 
 
-def check_labels(
-    name: str, labels: Sequence[int] | np.ndarray, count: int, classes: Sequence[str]
-) -> np.ndarray:
+def check_labels(name: str, labels: Sequence[int] | np.ndarray, count: int, classes: Sequence[str]) -> np.ndarray:
     """Gives the labels as int64, after checking that there is one per sample and that each names a class."""
     values = np.asarray(labels)
     if values.shape != (count,) or not np.issubdtype(values.dtype, np.integer):

@@ -9,10 +9,10 @@ import numpy as np
 from bso.data.audio import sound_seconds
 from bso.data.dataset import Dataset, FileDataset, measure
 from bso.data.events import read_events
-from bso.data.extra import need
 from bso.data.finder import find
 from bso.data.images import image_head
 from bso.errors import UserError
+from bso.extras import need
 
 _SHOWN_CLASSES = 10
 _SHOWN_SAMPLES = 8

@@ -11,8 +11,8 @@ from typing import Any
 
 from bso.data.archive import extract
 from bso.data.cache import cache_folder
-from bso.data.extra import need
 from bso.errors import UserError
+from bso.extras import need
 
 _KRIZ = "https://www.cs.toronto.edu/~kriz/"
 # Where the university has moved such pages to; tried when the address above fails.

@@ -67,9 +67,7 @@ def dvs_cifar10_files(root: Path, split: str, time_steps: int = 10, size: int = 
     classes = {name: sorted(found[name], key=_number) for name in DVS_CIFAR10_CLASSES}
     chosen = seeded_split(root, classes, DVS_CIFAR10_SEED, 0.1)[split]
     paths, labels = flat(chosen, DVS_CIFAR10_CLASSES)
-    decode = partial(
-        decode_events, time_steps=time_steps, sensor=(128, 128), size=(size, size), presence=True
-    )
+    decode = partial(decode_events, time_steps=time_steps, sensor=(128, 128), size=(size, size), presence=True)
     return FileDataset(
         "dvs_cifar10",
         "event",
@@ -133,9 +131,7 @@ def _nmnist_split(root: Path, split: str, time_steps: int, size: int) -> FileDat
     paths, labels = flat(classes, digits)
     decode = partial(decode_events, time_steps=time_steps, sensor=NMNIST_SENSOR, size=(size, size))
     shape = (time_steps, 2, size, size)
-    return FileDataset(
-        "nmnist", "event", digits, labels, shape, (0.0, 0.0), (1.0, 1.0), EVENT_SCALE, paths, decode
-    )
+    return FileDataset("nmnist", "event", digits, labels, shape, (0.0, 0.0), (1.0, 1.0), EVENT_SCALE, paths, decode)
 
 
 def _check(root: Path, name: str, split: str) -> None:

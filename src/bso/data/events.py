@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bso.data.extra import need
 from bso.errors import UserError
+from bso.extras import need
 
 # Raw frames hold eighths of an event, so that resizing keeps fractions; a byte ends at 31.9 events a pixel
 # and frame.
@@ -145,8 +145,7 @@ def resize_frames(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     image = need("PIL.Image")
     planes = frames.reshape(-1, *frames.shape[-2:])
     resized = [
-        np.asarray(image.fromarray(plane).resize((size[1], size[0]), image.Resampling.BILINEAR))
-        for plane in planes
+        np.asarray(image.fromarray(plane).resize((size[1], size[0]), image.Resampling.BILINEAR)) for plane in planes
     ]
     return np.stack(resized).reshape(*frames.shape[:-2], *size)
 
@@ -216,8 +215,7 @@ def _aedat_header(path: Path, content: bytes) -> tuple[str, int]:
     version = re.match(rb"#!AER-DAT(\d+\.\d+)", content)
     if version is None:
         raise UserError(
-            f"{path}: starts with {content[:12]!r}; expected #!AER-DAT2.0. It is another kind of file or "
-            "damaged."
+            f"{path}: starts with {content[:12]!r}; expected #!AER-DAT2.0. It is another kind of file or damaged."
         )
     if version[1] != b"2.0":
         raise UserError(
@@ -256,9 +254,7 @@ def _read_npz(path: Path, sensor: tuple[int, int] | None) -> Events:
         with np.load(path, allow_pickle=False) as arrays:
             missing = [name for name in "xytp" if name not in arrays]
             if missing:
-                raise UserError(
-                    f"{path}: holds {', '.join(arrays.files) or 'nothing'}; expected arrays x, y, t and p."
-                )
+                raise UserError(f"{path}: holds {', '.join(arrays.files) or 'nothing'}; expected arrays x, y, t and p.")
             x, y, t, p = (arrays[name] for name in "xytp")
     except UserError:
         raise
@@ -305,8 +301,7 @@ def _polarity(path: Path, polarity: np.ndarray) -> np.ndarray:
     if np.all(np.isin(found, (-1, 1))):
         return (polarity > 0).astype(np.int64)
     raise UserError(
-        f"{path}: p is {polarity.dtype} with values such as {found[:4].tolist()}; expected 0 and 1, or -1 "
-        "and 1."
+        f"{path}: p is {polarity.dtype} with values such as {found[:4].tolist()}; expected 0 and 1, or -1 and 1."
     )
 
 

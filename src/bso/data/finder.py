@@ -44,9 +44,7 @@ def find(root: str | Path) -> Source:
     if cifar:
         return Source(cifar, whole, partial({"cifar10": cifar10, "cifar100": cifar100}[cifar], place))
     if place.is_file():
-        raise UserError(
-            f"{place}: a file that is no archive of a known data set; give the folder of your data."
-        )
+        raise UserError(f"{place}: a file that is no archive of a known data set; give the folder of your data.")
     idx = find_idx(place)
     if idx:
         return Source(idx, whole, partial({"mnist": mnist, "fashion_mnist": fashion_mnist}[idx], place))
@@ -94,9 +92,7 @@ def _is_speech_commands(place: Path) -> bool:
 
 
 def _is_nmnist(place: Path) -> bool:
-    train, test = (
-        [path for path in place.glob(pattern) if path.is_dir()] for pattern in ("[Tt]rain/*", "[Tt]est/*")
-    )
+    train, test = ([path for path in place.glob(pattern) if path.is_dir()] for pattern in ("[Tt]rain/*", "[Tt]est/*"))
     digits = {path.name for path in train + test} <= set("0123456789")
     return bool(train and test) and digits and any(any(path.glob("*.bin")) for path in train)
 

@@ -138,9 +138,7 @@ def _find(root: Path, seed: int) -> tuple[Kind, dict[str, dict[str, list[Path]]]
 def _kind(root: Path) -> Kind:
     """Finds what the files below `root` are; pictures next to sounds would be one of them by mistake."""
     endings = Counter(path.suffix.lower() for path in walk(root) if path.parent != root)
-    counts: dict[Kind, int] = {
-        kind: sum(endings[ending] for ending in known) for kind, known in _ENDINGS.items()
-    }
+    counts: dict[Kind, int] = {kind: sum(endings[ending] for ending in known) for kind, known in _ENDINGS.items()}
     there: list[Kind] = [kind for kind, count in counts.items() if count]
     if len(there) > 1:
         words = " and ".join(f"{counts[kind]:,} {kind} files" for kind in there)
@@ -153,9 +151,7 @@ def _kind(root: Path) -> Kind:
     if not there:
         known = ", ".join(ending for group in _ENDINGS.values() for ending in group)
         seen = ", ".join(ending or "no ending" for ending, _ in endings.most_common(5)) or "no files"
-        raise UserError(
-            f"{root}: no data here (found {seen}); expected a folder a class with files of {known} in it."
-        )
+        raise UserError(f"{root}: no data here (found {seen}); expected a folder a class with files of {known} in it.")
     return there[0]
 
 
@@ -175,9 +171,7 @@ def _image_decoder(paths: list[Path], size: int | None) -> tuple[tuple[int, ...]
 
 def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
     if size not in (None, SOUND_SHAPE[-1]):
-        raise UserError(
-            f"a size of {size} for sounds; they are always {SOUND_SHAPE[-2]} × {SOUND_SHAPE[-1]}."
-        )
+        raise UserError(f"a size of {size} for sounds; they are always {SOUND_SHAPE[-2]} × {SOUND_SHAPE[-1]}.")
     return SOUND_SHAPE, 1.0, decode_sound
 
 

@@ -131,9 +131,7 @@ def _read(name: str, root: str | Path | None, split: str) -> ArrayDataset:
             "files are of different sets."
         )
     labels = check_labels(str(paths[1]), labels, len(images), _CLASSES[name])
-    return ArrayDataset(
-        name, "image", _CLASSES[name], labels, images[:, None], _MEAN[name], _STD[name], 255.0
-    )
+    return ArrayDataset(name, "image", _CLASSES[name], labels, images[:, None], _MEAN[name], _STD[name], 255.0)
 
 
 def _locate(root: Path, split: str, what: str, sides: int) -> Path | None:

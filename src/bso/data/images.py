@@ -58,9 +58,7 @@ def imagenet(
     classes = class_files(folder, IMAGE_ENDINGS)
     unknown = sorted(set(classes) - set(names))
     if unknown:
-        raise UserError(
-            f"{folder / unknown[0]}: no such class among the training folders; rename or remove it."
-        )
+        raise UserError(f"{folder / unknown[0]}: no such class among the training folders; rename or remove it.")
     paths, labels = flat(classes, names)
     decode = partial(decode_image, size=(size, size), channels=3, margin=margin)
     return FileDataset(
@@ -123,8 +121,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         with Image.open(path, formats=_FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:
                 raise UserError(
-                    f"{path}: {image.width} × {image.height} pixels; at most {_MAX_PIXELS:,} are read. "
-                    "Resize it first."
+                    f"{path}: {image.width} × {image.height} pixels; at most {_MAX_PIXELS:,} are read. Resize it first."
                 )
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -133,8 +130,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything for damaged files.
         raise UserError(
-            f"{path}: not a whole picture ({error}); expected {', '.join(_FORMATS)}. Replace or remove the "
-            "file."
+            f"{path}: not a whole picture ({error}); expected {', '.join(_FORMATS)}. Replace or remove the file."
         ) from error
 
 
@@ -181,7 +177,5 @@ def _random_crop(image: Image.Image, size: tuple[int, int], rng: np.random.Gener
     return ImageOps.mirror(picture) if rng.random() < 0.5 else picture
 
 
-def _resized(
-    image: Image.Image, size: tuple[int, int], box: tuple[float, float, float, float]
-) -> Image.Image:
+def _resized(image: Image.Image, size: tuple[int, int], box: tuple[float, float, float, float]) -> Image.Image:
     return image.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=box)

@@ -58,9 +58,7 @@ class _Array:
             raise pickle.UnpicklingError(f"holds an array of shape {shape!r}")
         dtype = kind.dtype()
         if math.prod(shape) * dtype.itemsize != len(content):
-            raise pickle.UnpicklingError(
-                f"holds {len(content)} bytes for an array of shape {shape} and type {dtype}"
-            )
+            raise pickle.UnpicklingError(f"holds {len(content)} bytes for an array of shape {shape} and type {dtype}")
         return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
 
 

@@ -44,15 +44,11 @@ def speech_commands_files(root: Path, split: str) -> FileDataset:
     classes = class_files(root, (".wav",))
     names = tuple(classes)
     splits = _splits(root, classes)
-    chosen = {
-        name: files for name in names if (files := [path for path in classes[name] if splits[path] == split])
-    }
+    chosen = {name: files for name in names if (files := [path for path in classes[name] if splits[path] == split])}
     if not chosen:
         raise UserError(f"{root}: no file belongs to the {split} split; complete the folder or its lists.")
     paths, labels = flat(chosen, names)
-    return FileDataset(
-        "speech_commands", "sound", names, labels, SOUND_SHAPE, (0.5,), (0.5,), 1.0, paths, decode_sound
-    )
+    return FileDataset("speech_commands", "sound", names, labels, SOUND_SHAPE, (0.5,), (0.5,), 1.0, paths, decode_sound)
 
 
 def official_split(path: Path) -> str:
@@ -84,13 +80,9 @@ def _splits(root: Path, classes: dict[str, list[Path]]) -> dict[Path, str]:
             named = root / word / file
             # Lists are official and whole; a folder may hold some of the words only.
             if word in classes and named not in splits:
-                raise UserError(
-                    f"{named}: named in line {number} of {path.name}, and missing; complete the folder."
-                )
+                raise UserError(f"{named}: named in line {number} of {path.name}, and missing; complete the folder.")
             if splits.get(named, "train") not in ("train", split):
-                raise UserError(
-                    f"{named}: named in both lists; a file belongs to one split. Restore the lists."
-                )
+                raise UserError(f"{named}: named in both lists; a file belongs to one split. Restore the lists.")
             if named in splits:
                 splits[named] = split
     return splits

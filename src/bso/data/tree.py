@@ -69,9 +69,7 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
         key=lambda path: path.name,
     )
     if not folders:
-        raise UserError(
-            f"{root}: no folders of classes here; expected one folder a class with its files in it."
-        )
+        raise UserError(f"{root}: no folders of classes here; expected one folder a class with its files in it.")
     classes = {}
     for folder in folders:
         files = sorted(path for path in walk(folder) if path.suffix.lower() in endings)

@@ -1,13 +1,15 @@
-"""Packages of the extra `data`, imported when they are first needed."""
+"""Packages of the optional extras, imported when they are first needed."""
 
 from importlib import import_module
 from typing import Any
 
 from bso.errors import UserError
 
+_TRAINING = ("torch", "safetensors", "tensorboard")
+
 
 def need(module: str) -> Any:
-    """Imports a module of a package that the core does without, or says how to install it.
+    """Imports a module that the core does without, or one of our own that builds on such, or says what to install.
 
     Example:
         >>> need("no_such_package")
@@ -19,6 +21,7 @@ def need(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or module).partition(".")[0]
-        raise UserError(
-            f"the package {package} is missing; install it with: pip install 'bso[data]'"
-        ) from error
+        if package == "bso":
+            raise
+        extra = "train" if package in _TRAINING else "data"
+        raise UserError(f"the package {package} is missing; install it with: pip install 'bso[{extra}]'") from error
