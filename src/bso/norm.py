@@ -7,14 +7,52 @@ same two numbers a channel gives the same bits, where torch's own evaluation dif
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
 
 from bso.errors import UserError
 
 
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum of a tensor over all processes; what flows back is summed likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor) -> Tensor:
+        total = local.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        total = grad_outputs[0].contiguous().clone()
+        distributed.all_reduce(total)
+        return total
+
+
 class _Folded(nn.modules.batchnorm._BatchNorm):
+    synchronized = False
+
+    def _normalize_over_processes(self, x: Tensor) -> Tensor:
+        """Training with the statistics of the global batch, in two passes as a single process would."""
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        channels = (1, -1) + (1,) * (x.dim() - 2)
+        count = _SumOverProcesses.apply(x.new_tensor(x.numel() / x.shape[1]))
+        mean = _SumOverProcesses.apply(x.sum(axes)) / count
+        centered = x - mean.view(channels)
+        variance = _SumOverProcesses.apply(centered.square().sum(axes)) / count
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            with torch.no_grad():
+                self.num_batches_tracked += 1
+                rate = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean, rate)
+                self.running_var.lerp_(variance * (count / (count - 1)), rate)
+        normal = centered * torch.rsqrt(variance + self.eps).view(channels)
+        return normal if self.weight is None else normal * self.weight.view(channels) + self.bias.view(channels)
+
     def folded(self) -> tuple[Tensor, Tensor]:
         """Scale and shift of evaluation, one number a channel, computed in double precision."""
         if self.running_mean is None or self.running_var is None:
@@ -29,7 +67,7 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalizes; in evaluation by the folded scale and shift."""
         if self.training:
-            return super().forward(input)
+            return self._normalize_over_processes(input) if self.synchronized else super().forward(input)
         self._check_input_dim(input)
         scale, shift = self.folded()
         channels = (1, -1) + (1,) * (input.dim() - 2)
@@ -50,6 +88,16 @@ class BatchNorm2d(_Folded, nn.BatchNorm2d):
         >>> torch.equal(norm(x), x * scale.view(1, 3, 1, 1) + shift.view(1, 3, 1, 1))
         True
     """
+
+
+def synchronize_statistics(net: nn.Module) -> None:
+    """From now on, BatchNorm in training uses the statistics of all processes' batches together.
+
+    torch's SyncBatchNorm refuses CPU tensors; sums that are reduced over the processes serve on any device.
+    """
+    for module in net.modules():
+        if isinstance(module, _Folded):
+            module.synchronized = True
 
 
 def _norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

@@ -1,0 +1,184 @@
+"""Checkpoints that are either whole or refused: safetensors and JSON in one checksummed file, no pickle.
+
+    8 bytes   magic "BSOCKPT1"
+    32 bytes  SHA-256 of all that follows
+    rest      a safetensors file; its metadata holds under "tree" the JSON of everything that is not a tensor
+
+A file is written beside its final place, flushed to the disk and renamed, so that a crash leaves the one before.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from bso.errors import UserError
+
+_MAGIC = b"BSOCKPT1"
+_TENSOR = "tensor:"
+_NAME = re.compile(r"update-(\d{9})\.ckpt")
+
+
+class DamagedCheckpoint(UserError):
+    """A file that is not a whole checkpoint."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file by new content, or leaves it as it was."""
+    temporary = path.with_name(path.name + ".partial")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """JSON for a tree of dicts, lists and plain values; its tensors go aside, under their path."""
+    if isinstance(tree, Tensor):
+        tensors[path] = tree.detach().cpu().contiguous()
+        return _TENSOR + path
+    if isinstance(tree, dict):
+        # Optimizers number their parameters: JSON would turn those keys into text, so keep pairs.
+        pairs = [[key, _split(value, f"{path}/{key}", tensors)] for key, value in tree.items()]
+        return {"dict": pairs}
+    if isinstance(tree, list | tuple):
+        return {"list": [_split(value, f"{path}/{index}", tensors) for index, value in enumerate(tree)]}
+    if isinstance(tree, str):
+        return {"text": tree}
+    if tree is None or isinstance(tree, bool | int | float):
+        return tree
+    raise TypeError(f"{path}: {type(tree).__name__} does not belong into a checkpoint")
+
+
+def _join(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(tree, str):
+        return tensors[tree.removeprefix(_TENSOR)]
+    if isinstance(tree, dict):
+        ((kind, content),) = tree.items()
+        if kind == "dict":
+            return {key: _join(value, tensors) for key, value in content}
+        return content if kind == "text" else [_join(value, tensors) for value in content]
+    return tree
+
+
+def save(path: Path, tree: Any) -> None:
+    """Writes a tree of dicts, lists, tensors and plain values.
+
+    Raises:
+        OSError: If it cannot be written; a file that was there before is intact.
+    """
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_split(tree, "", tensors))
+    payload = save_tensors(tensors, metadata={"tree": text})
+    write_atomically(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
+
+
+def load(path: Path) -> Any:
+    """Reads what `save` wrote, onto the CPU.
+
+    Raises:
+        DamagedCheckpoint: If any byte differs from what was written, or some are missing.
+    """
+    content = path.read_bytes()
+    digest, payload = content[8:40], content[40:]
+    if content[:8] != _MAGIC or hashlib.sha256(payload).digest() != digest:
+        raise DamagedCheckpoint(
+            f"{path}: received {len(content)} bytes that are not a whole checkpoint; expected one written by "
+            "bso train. Remove it: the one before is used then."
+        )
+    try:
+        length = int.from_bytes(payload[:8], "little")
+        header = json.loads(payload[8 : 8 + length])
+        return _join(json.loads(header["__metadata__"]["tree"]), load_tensors(payload))
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise DamagedCheckpoint(f"{path}: its checksum is right but its content is not ({error}).") from error
+
+
+class Checkpoints:
+    """The checkpoints of one run: the last few and the best.
+
+    Args:
+        folder: Where they are.
+        keep: How many of the last ones to keep, so that a damaged one costs an epoch and not the run.
+    """
+
+    def __init__(self, folder: Path, keep: int = 3) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    @property
+    def best(self) -> Path:
+        """Where the checkpoint with the highest test accuracy is."""
+        return self.folder / "best.ckpt"
+
+    def _numbered(self) -> list[tuple[int, Path]]:
+        if not self.folder.is_dir():
+            return []
+        found = ((_NAME.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return sorted((int(match[1]), path) for match, path in found if match)
+
+    def save(self, update: int, tree: Any, *, best: bool = False) -> None:
+        """Writes the state after `update` updates and removes those too old to keep."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save(self.folder / f"update-{update:09d}.ckpt", tree)
+        if best:
+            save(self.best, tree)
+        for _, path in self._numbered()[: -self.keep]:
+            path.unlink()
+
+    def newest_first(self) -> Iterator[Path]:
+        """All numbered checkpoints, the last one first."""
+        return (path for _, path in reversed(self._numbered()))
+
+    def load_newest(self) -> tuple[Any, list[str]]:
+        """The newest checkpoint that is whole, and a warning for each damaged one that was passed over.
+
+        The state is None if there is no checkpoint at all.
+
+        Raises:
+            DamagedCheckpoint: If there are some and none is whole.
+        """
+        warnings: list[str] = []
+        for path in self.newest_first():
+            try:
+                return load(path), warnings
+            except DamagedCheckpoint as error:
+                warnings.append(str(error))
+        if warnings:
+            raise DamagedCheckpoint(f"{self.folder}: all {len(warnings)} checkpoints are damaged. {warnings[0]}")
+        return None, []
+
+
+def random_state() -> dict[str, Tensor]:
+    """The state of torch's random numbers, on every device in use."""
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state |= {f"cuda{i}": s for i, s in enumerate(torch.cuda.get_rng_state_all())}
+    return state
+
+
+def set_random_state(state: dict[str, Tensor]) -> None:
+    """Goes on with the random numbers where `random_state` was called."""
+    torch.set_rng_state(state["cpu"])
+    if torch.cuda.is_available():
+        for index in range(min(torch.cuda.device_count(), len(state) - 1)):
+            torch.cuda.set_rng_state(state[f"cuda{index}"], index)

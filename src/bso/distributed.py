@@ -1,0 +1,110 @@
+"""Training on several processes under torchrun: what they must share, and a check that they do.
+
+The gradients of every time step are averaged before the flip, so all processes flip the same weights. Without
+torchrun there is one process and nothing here costs anything.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.optim import Optimizer
+
+from bso.bits import BinaryParameter
+
+
+class World(NamedTuple):
+    """Which of how many processes this is, and its device."""
+
+    rank: int
+    size: int
+    device: torch.device
+    restarted: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+
+@contextmanager
+def joined_world() -> Iterator[World]:
+    """Joins the processes that torchrun started; without torchrun, a world of one."""
+    size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    if size == 1:
+        yield World(0, 1, device)
+        return
+    distributed.init_process_group("nccl" if cuda else "gloo")
+    try:
+        restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+        yield World(rank, size, device, restarted)
+    finally:
+        distributed.destroy_process_group()
+
+
+def average(tensors: Iterable[Tensor]) -> None:
+    """Replaces tensors by their means over all processes, in place."""
+    for tensor in tensors:
+        distributed.all_reduce(tensor)
+        tensor /= distributed.get_world_size()
+
+
+def average_gradients(optimizers: Iterable[Optimizer]) -> None:
+    """Makes every gradient the mean over all processes before an optimizer uses it.
+
+    A binary parameter's gradient is used at each time step, also where updates are accumulated: it is averaged as
+    soon as backward has made it. An ordinary optimizer's may grow over a sequence: its are averaged at its step.
+    """
+
+    def at_step(optimizer: Optimizer, *_: Any) -> None:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        average(p.grad for p in parameters if p.grad is not None)
+
+    def at_once(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        average([parameter.grad])
+
+    for optimizer in optimizers:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if all(isinstance(p, BinaryParameter) for p in parameters):
+            for parameter in parameters:
+                parameter.register_post_accumulate_grad_hook(at_once)
+        else:
+            optimizer.register_step_pre_hook(at_step)
+
+
+def average_buffers(net: nn.Module) -> None:
+    """Makes BatchNorm's running statistics the same on all processes."""
+    average(buffer for buffer in net.buffers() if buffer.is_floating_point())
+
+
+def summed(values: Iterable[float], world: World) -> list[float]:
+    """Sums numbers over all processes."""
+    tensor = torch.tensor(list(values), dtype=torch.float64, device=world.device)
+    if world.size > 1:
+        distributed.all_reduce(tensor)
+    return tensor.tolist()
+
+
+def check_identical(tensors: dict[str, Tensor], world: World) -> None:
+    """Raises if any tensor differs between processes, in any bit, and names the first that does."""
+    if world.size == 1:
+        return
+    digests = {
+        name: hashlib.sha256(
+            tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        ).hexdigest()
+        for name, tensor in sorted(tensors.items())
+        if tensor.numel()
+    }
+    gathered: list[Any] = [None] * world.size
+    distributed.all_gather_object(gathered, digests)
+    for name, digest in digests.items():
+        if any(other.get(name) != digest for other in gathered):
+            raise RuntimeError(f"{name} differs between processes; they have trained apart, which is a bug of bso")
