@@ -25,7 +25,7 @@ format: $(READY)
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
 
-# torch comes first and alone: a range asked for by another package could pull in a CUDA build of gigabytes.
+# torch comes first, alone and by its exact version: a range asked for by another package could pull in a newer build.
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once, a few minutes) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -38,6 +38,7 @@ def main() -> None:
         "lowest_and_highest": [min(accuracies), max(accuracies)],
         "runs": runs,
     }
+    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     print(f"mean {result['mean_test_accuracy']:.4f} over {len(seeds)} seeds; written to {RESULTS}")
 

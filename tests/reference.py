@@ -18,7 +18,7 @@ class DenseFlips:
         self.second_moments = [0.0] * time_steps
 
     def update(self, gradient: Tensor, t: int | None = None) -> None:
-        self.momentum = self.momentum + self.rate1 * (gradient - self.momentum)
+        self.momentum = (1 - self.rate1) * self.momentum + self.rate1 * gradient
         threshold = self.gamma
         if t is not None:
             mean_square = float((gradient.double() ** 2).mean())
@@ -46,12 +46,15 @@ def lif_network_loss(
     leaks: Sequence[float],
     readout: Callable[[Tensor], Tensor],
     step_loss: Callable[[Tensor], Tensor],
-    detach_carry: Sequence[bool],
+    carried: Sequence[float],
     spike: Callable[[Tensor], Tensor] = soft_spike,
+    threshold: float = 1.0,
+    reset: bool = True,
 ) -> Tensor:
     """Sum of the losses of a chain of LIF layers over time, as one graph.
 
-    `detach_carry[l]` cuts ∂u[t]/∂u[t−1] of layer l. The reset is always detached; the threshold is 1.
+    `carried[l]` stands for λ in the gradient ∂u[t]/∂u[t−1] of layer l: the leak itself keeps it, 0 cuts it. The
+    reset is always detached.
     """
     membranes: list[Tensor | None] = [None] * len(layers)
     total = frames.new_zeros(())
@@ -59,8 +62,8 @@ def lif_network_loss(
         for index, (layer, leak) in enumerate(zip(layers, leaks, strict=True)):
             current, past = layer(x), membranes[index]
             if past is not None:
-                current = current + leak * (past.detach() if detach_carry[index] else past)
-            x = spike(current - 1.0)
-            membranes[index] = current - x.detach()
+                current = current + leak * past.detach() + carried[index] * (past - past.detach())
+            x = spike(current - threshold)
+            membranes[index] = current - threshold * x.detach() if reset else current
         total = total + step_loss(readout(x))
     return total

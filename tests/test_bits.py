@@ -54,6 +54,15 @@ def test_zero_counts_as_plus_one() -> None:
     assert signs(BinaryParameter.from_signs(torch.tensor([0.0, -0.0, -1e-9]))).tolist() == [1, 1, -1]
 
 
+def test_pack_takes_any_view_of_booleans_and_nothing_else() -> None:
+    mask = torch.rand(3, 21) < 0.5
+    assert torch.equal(unpack(pack(mask[:, 1:9]), 24) > 0, mask[:, 1:9].flatten())
+    with pytest.raises(bso.UserError, match=r"received torch\.float32; expected torch\.bool"):
+        pack(torch.ones(8))
+    with pytest.raises(bso.UserError, match="received start=3; expected a multiple of 8"):
+        BinaryParameter.from_signs(torch.ones(20)).flip_(torch.ones(3, dtype=torch.bool), start=3)
+
+
 def test_flip_of_a_range() -> None:
     parameter = BinaryParameter.from_signs(torch.ones(20))
     parameter.flip_(torch.tensor([True, False, True]), start=8)
@@ -83,13 +92,14 @@ def test_parameter_has_no_storage_and_takes_gradients_hooks_and_clipping() -> No
         lambda m: m.double(),
         lambda m: m.half().float(),
         lambda m: m.to(torch.bfloat16),
+        lambda m: m.type(torch.float64),
         lambda m: m.to("cpu"),
         lambda m: m.share_memory(),
         lambda m: copy.deepcopy(m),
         lambda m: pickle.loads(pickle.dumps(m)),
         lambda m: m.requires_grad_(False),
     ],
-    ids=["double", "half-float", "bfloat16", "to-cpu", "share_memory", "deepcopy", "pickle", "requires_grad_"],
+    ids=["double", "half-float", "bfloat16", "type", "to-cpu", "share_memory", "deepcopy", "pickle", "requires_grad_"],
 )
 def test_module_changes_keep_the_weights_packed(change) -> None:
     layer = Layer(5, 9)
@@ -116,8 +126,13 @@ def test_meta_device_and_back() -> None:
     layer = Layer(5, 9).to("meta")
     assert layer.weight.is_meta
     layer = layer.to_empty(device="cpu")
-    layer.load_state_dict(Layer(5, 9).state_dict())
+    saved = Layer(5, 9).state_dict()
+    layer.load_state_dict(saved)
     assert stays_packed(layer.weight)
+    assigned = Layer(5, 9).to("meta")
+    assigned.load_state_dict(saved, assign=True)
+    assert assigned.weight.device.type == "cpu"
+    assert torch.equal(signs(assigned.weight), signs(layer.weight))
 
 
 def test_deepcopy_is_independent_and_keeps_shared_parameters_shared() -> None:
@@ -178,6 +193,9 @@ def test_split_parameters() -> None:
     assert len(real) == 2
     with pytest.raises(bso.UserError, match="none of them is binary"):
         split_parameters(nn.Linear(2, 2))
+    plain = nn.ModuleDict({"list": nn.ParameterList([BinaryParameter.from_signs(torch.ones(2))])})
+    with pytest.raises(bso.UserError, match=r"list \(ParameterList\) owns a binary parameter"):
+        split_parameters(plain)
 
 
 def test_signs_of_a_real_parameter_teaches() -> None:

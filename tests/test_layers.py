@@ -18,9 +18,16 @@ from bso.bits import BinaryParameter
 )
 def test_convolution_equals_torch_on_the_signs(geometry) -> None:
     layer = bso.BinaryConv2d(4, 6, **geometry)
-    x = (torch.rand(2, 4, 9, 8) < 0.3).float()
+    x = (torch.rand(2, 4, 9, 8) < 0.3).float().requires_grad_()
+    plain, dense = x.detach().clone().requires_grad_(), bso.signs(layer.weight).requires_grad_()
     options = {name: value for name, value in geometry.items() if name != "kernel_size"}
-    assert torch.equal(layer(x), F.conv2d(x, bso.signs(layer.weight), **options))
+    expected = F.conv2d(plain, dense, **options)
+    assert torch.equal(layer(x), expected)
+    upstream = torch.randn_like(expected)
+    layer(x).backward(upstream)
+    expected.backward(upstream)
+    torch.testing.assert_close(x.grad, plain.grad)
+    torch.testing.assert_close(layer.weight.grad, dense.grad)
 
 
 def test_linear_equals_torch_on_the_signs_with_leading_axes() -> None:
@@ -79,6 +86,43 @@ def test_latent_weights_pass_straight_through_within_one() -> None:
     output.sum().backward()
     assert layer.weight.grad is not None
     assert layer.weight.grad.tolist() == [[1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_loop_of_the_design_runs_in_mixed_precision(inside: bool) -> None:
+    net = bso.models.vgg((8, "pool", 8), in_channels=1)
+    binary, real = bso.split_parameters(net)
+    flip, sgd = bso.optim.TBSO(binary, time_steps=2), torch.optim.SGD(real, lr=0.1)
+    x, y = torch.randn(4, 1, 8, 8), torch.arange(4)
+    with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+        state = net.initial_state(x)
+    for t in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits, state = net(x, state)
+        F.cross_entropy(logits.float(), y).backward()
+        flip.step(t=t)
+        sgd.step()
+        flip.zero_grad()
+        sgd.zero_grad()
+    assert state[0].membrane.dtype == torch.float32
+    assert sum(flip.flip_counts) > 0
+
+
+def test_a_network_in_half_precision_trains() -> None:
+    net = bso.models.vgg((8, 8), in_channels=1).to(torch.bfloat16)
+    binary, real = bso.split_parameters(net)
+    optimizers = [bso.optim.BSO(binary), torch.optim.SGD(real, lr=0.1)]
+    x = torch.randn(4, 1, 8, 8, dtype=torch.bfloat16)
+    bso.online_update(net, [x, x], lambda logits: F.cross_entropy(logits.float(), torch.arange(4)), optimizers)
+
+
+def test_a_single_sample_without_batch_axis() -> None:
+    layer = bso.BinaryLinear(4, 2)
+    layer(torch.ones(4, requires_grad=True)).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.eq(1).all()
+    with pytest.raises(bso.UserError, match=r"received input of shape \(2, 5, 5\)"):
+        bso.BinaryConv2d(2, 4, 3)(torch.ones(2, 5, 5))
 
 
 def test_autocast_gives_gradients_of_the_parameters_type() -> None:

@@ -130,16 +130,50 @@ def test_residual_and_concatenating_networks_in_a_few_lines() -> None:
     assert all(p.grad is not None for p in net.parameters())
 
 
-def test_concatenated_spikes_bring_their_traces() -> None:
-    block = bso.Concat(bso.LIF(), bso.LIF())
-    activity, _ = block(torch.full((1, 2), 2.0), None)
-    assert activity.spikes.tolist() == activity.trace.tolist() == [[1, 1, 1, 1]]
+@pytest.mark.parametrize(
+    ("block", "spikes", "trace"),
+    [
+        (bso.Concat(bso.LIF(), bso.LIF()), [[1, 0, 1, 0]], [[1.5, 0.5, 1.5, 0.5]]),
+        (bso.Residual(bso.Sequential(bso.LIF()), bso.LIF()), [[2, 0]], [[3, 1]]),
+    ],
+)
+def test_joined_spikes_bring_their_traces(block: bso.Stateful, spikes, trace) -> None:
+    _, state = block(torch.full((1, 2), 1.0), None)
+    activity, _ = block(torch.tensor([[1.0, 0.0]]), state)
+    assert activity.spikes.tolist() == spikes
+    assert activity.trace.tolist() == trace
 
 
-def test_spikes_may_be_added() -> None:
-    block = bso.Residual(bso.Sequential(bso.LIF()), bso.LIF())
-    activity, _ = block(torch.full((1, 2), 2.0), None)
-    assert activity.spikes.tolist() == activity.trace.tolist() == [[2, 2]]
+def test_a_layer_may_be_used_twice() -> None:
+    pool, lif = nn.AvgPool2d(2), bso.LIF()
+    net = bso.Sequential(lif, pool, lif, pool)
+    activity, state = net(torch.full((1, 1, 8, 8), 5.0), None)
+    assert activity.spikes.shape == (1, 1, 2, 2)
+    assert [tuple(s.membrane.shape) for s in state] == [(1, 1, 8, 8), (1, 1, 4, 4)]
+    assert len(net) == 4
+    assert net[1] is net[3] is pool
+    assert bso.Concat(lif, lif)(torch.ones(1, 4), None)[0].spikes.shape == (1, 8)
+
+
+def test_the_neuron_of_a_model_is_copied_into_every_layer() -> None:
+    neuron = bso.LIF(leak=0.9, threshold=0.7, surrogate=bso.surrogate.Arctan(), gradient="ndot")
+    for net in (vgg11(width=0.1, neuron=neuron), resnet18(width=0.1, neuron=neuron)):
+        copies = [m for m in net.modules() if isinstance(m, bso.LIF)]
+        assert len({id(m) for m in copies}) == len(copies) >= 8
+        for lif in copies:
+            assert (lif.leak, lif.threshold, lif.surrogate) == (0.9, 0.7, bso.surrogate.Arctan())
+            assert isinstance(lif.gradient, bso.NDOT)
+            assert lif.gradient is not neuron.gradient
+
+
+def test_the_stems_and_shortcuts_of_resnet() -> None:
+    state = resnet18(width=0.125).initial_state(torch.zeros(1, 3, 64, 64))
+    sizes = [block[0][0].membrane.shape[-1] for block in state[:-1]]
+    assert sizes == [16] * 5 + [8] * 4 + [4] * 4 + [2] * 3
+    blocks = [b for b in resnet18(width=0.125) if isinstance(b, bso.Residual)]
+    shortcuts = [b.shortcut for b in blocks if isinstance(b.shortcut, nn.Sequential)]
+    assert [[type(layer) for layer in s] for s in shortcuts] == [[nn.AvgPool2d, nn.Conv2d, bso.BatchNorm2d]] * 3
+    assert [s[1].stride for s in shortcuts] == [(1, 1)] * 3
 
 
 def test_an_explicit_network_threads_its_own_state() -> None:
@@ -165,8 +199,19 @@ def test_an_explicit_network_threads_its_own_state() -> None:
 
 
 def test_what_would_cut_the_trace_is_refused() -> None:
+    synapse = bso.BinaryLinear(4, 4)
     with pytest.raises(bso.UserError, match=r"layer 1 \(Dropout\) stands between a neuron and the synapse 2"):
-        bso.Sequential(bso.LIF(), nn.Dropout(), bso.BinaryLinear(4, 4))
+        bso.Sequential(bso.LIF(), nn.Dropout(), synapse)
+    with pytest.raises(bso.UserError, match=r"layer 1 \(Dropout\) stands between .* synapse 2"):
+        bso.Sequential(bso.Sequential(synapse, bso.LIF()), nn.Dropout(), synapse)
+    with pytest.raises(bso.UserError, match=r"layer 1.0 \(Dropout\) stands between .* synapse 1.1"):
+        bso.Sequential(bso.LIF(), bso.Sequential(nn.Dropout(), synapse))
+    with pytest.raises(bso.UserError, match="layer 1 is a Sequential with a synapse inside"):
+        bso.Sequential(bso.LIF(), nn.Sequential(nn.Identity(), synapse))
+    with pytest.raises(bso.UserError, match=r"layer 0.1 \(Dropout\) stands between"):
+        bso.Sequential(bso.Sequential(bso.LIF(), nn.Dropout()), synapse)
+    with pytest.raises(bso.UserError, match=r"as layer 0; expected an nn\.Module"):
+        bso.Sequential(bso.LIF)
     with pytest.raises(bso.UserError, match="some branches yield spikes and others currents"):
         bso.Concat(bso.LIF(), nn.Identity())(torch.zeros(1, 2), None)
     with pytest.raises(bso.UserError, match=r"the body yields \(1, 3\) and the shortcut \(1, 2\)"):

@@ -25,6 +25,16 @@ def test_pinned_trajectory_with_soft_reset() -> None:
         assert membrane.item() == pytest.approx(left, abs=1e-15)
 
 
+def test_pinned_trajectory_with_another_leak_and_threshold() -> None:
+    # λ = 0.25, V = 0.5: u = 0.75 fires, 0.25 left | 0.0625+0.5=0.5625 fires, 0.0625 left | 0.015625+0.25 stays
+    lif, state = LIF(leak=0.25, threshold=0.5), None
+    results = []
+    for current in (0.75, 0.5, 0.25):
+        activity, state = lif(torch.tensor([current]), state)
+        results.append((activity.spikes.item(), state.membrane.item(), activity.trace.item()))
+    assert results == [(1, 0.25, 1), (1, 0.0625, 1.25), (0, 0.265625, 0.3125)]
+
+
 def test_pinned_ottt_trace() -> None:
     lif, state = LIF(), None
     traces = []
@@ -136,6 +146,8 @@ def test_state_of_another_batch_size_type_or_rule_is_refused() -> None:
         lif(torch.zeros(1), LIFState(torch.zeros(1).double(), torch.zeros(1).double()))
     with pytest.raises(bso.UserError, match="on meta"):
         lif(torch.zeros(1), LIFState(torch.zeros(1, device="meta"), torch.zeros(1, device="meta")))
+    with pytest.raises(bso.UserError, match=r"shape \(2,\).*expected one for shape \(1,\)"):
+        lif(torch.zeros(1), LIFState(torch.zeros(1), torch.zeros(2)))
     with pytest.raises(bso.UserError, match="without a trace"):
         lif(torch.zeros(1), LIFState(torch.zeros(1), None))
     with pytest.raises(bso.UserError, match="with a trace"):

@@ -62,12 +62,18 @@ def test_estimation_without_batches_or_with_a_failure_keeps_what_was() -> None:
     net = bso.Sequential(trained_norm())
     (norm,) = net.children()
     before = norm.running_mean.clone()
-    with pytest.raises(bso.UserError, match="received no batch"), bso.estimating_statistics(net):
+    with pytest.raises(bso.UserError, match="layer 0 received no batch"), bso.estimating_statistics(net):
         pass
     assert torch.equal(norm.running_mean, before)
     with pytest.raises(ValueError, match="expected 4D input"), bso.estimating_statistics(net):
         bso.predict(net, torch.randn(2, 5), time_steps=1)
     assert torch.equal(norm.running_mean, before)
+
+
+def test_without_running_statistics_it_is_torchs() -> None:
+    norm = bso.BatchNorm2d(5, track_running_stats=False).eval()
+    x = torch.randn(3, 5, 4, 4)
+    assert torch.equal(norm(x), nn.BatchNorm2d(5, track_running_stats=False).eval()(x))
 
 
 def test_folding_needs_statistics() -> None:

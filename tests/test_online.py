@@ -35,16 +35,19 @@ def test_the_loop_is_the_loop_of_the_design() -> None:
     binary, real = bso.split_parameters(other)
     flip, sgd = TBSO(binary, time_steps=T), torch.optim.SGD(real, lr=0.1)
     state = other.initial_state(x)
-    total = torch.zeros(8, 4)
+    total, total_loss = torch.zeros(8, 4), torch.zeros(())
     for t in range(T):
         logits, state = other(x, state)
-        loss(logits).backward()
+        value = loss(logits)
+        value.backward()
+        total_loss = total_loss + value.detach()
         flip.step(t=t)
         sgd.step()
         flip.zero_grad()
         sgd.zero_grad()
         total += logits.detach()
     assert torch.equal(outcome.logits, total)
+    assert torch.equal(outcome.loss, total_loss)
     for name, value in net.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
 
@@ -99,6 +102,44 @@ def test_every_weight_with_every_gradient_learns(weights, rule, accumulate: bool
     assert min(losses[-5:]) < losses[0]
 
 
+def test_bptt_steps_every_optimizer_once_from_the_summed_loss() -> None:
+    net, x, _, loss = setting("bptt")
+    binary, real = bso.split_parameters(net)
+    before = [p.detach().clone() for p in real]
+    flip = BSO(binary, gamma=0.0)
+    outcome = bso.bptt_update(net, itertools.repeat(x, T), loss, [torch.optim.SGD(real, lr=0.1), flip])
+    assert sum(flip.flip_counts) > 0
+    assert all(not torch.equal(old, new) for old, new in zip(before, real, strict=True))
+
+    other, x, _, loss = setting("bptt")
+    state, total = None, torch.zeros(())
+    for _ in range(T):
+        logits, state = other(x, state)
+        total = total + loss(logits)
+    total.backward()
+    torch.testing.assert_close(outcome.loss, total.detach())
+    for old, new, parameter in zip(before, real, bso.split_parameters(other)[1], strict=True):
+        torch.testing.assert_close(new, old - 0.1 * parameter.grad)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_nan_reaches_no_optimizer_and_the_next_batch_trains(accumulate: bool) -> None:
+    net, x, _, loss = setting()
+    binary, real = bso.split_parameters(net)
+    before = [p.detach().clone() for p in real]
+    bits = binary_bits(net).clone()
+    optimizers = [torch.optim.SGD(real, lr=0.1), TBSO(binary, time_steps=T)]
+    bad = x.clone()
+    bad[0] = float("nan")
+    with pytest.raises(bso.UserError, match="holds NaN or infinite"):
+        bso.online_update(net, [bad] * T, loss, optimizers, accumulate=accumulate)
+    assert torch.equal(bits, binary_bits(net))
+    assert all(torch.equal(old, new) for old, new in zip(before, real, strict=True))
+    assert all(p.grad is None for p in net.parameters())
+    bso.online_update(net, [x] * T, loss, optimizers, accumulate=accumulate)
+    assert not torch.equal(bits, binary_bits(net))
+
+
 def test_frames_over_time_and_carried_state() -> None:
     net, _, _, loss = setting()
     binary, real = bso.split_parameters(net)
@@ -140,7 +181,12 @@ def test_evaluation_counts_sums_and_restores() -> None:
     assert 0 <= result.accuracy <= 1
     assert set(result.firing_rates) == {"lif1", "lif2", "lif3"}
     net.eval()
-    guesses = bso.predict(net, x, T).argmax(1)
+    state, total = None, torch.zeros(8, 4)
+    for _ in range(T):
+        logits, state = net(x, state)
+        total = total + logits
+    assert torch.equal(bso.predict(net, x, T), total)
+    guesses = total.argmax(1)
     assert result.accuracy == (guesses == y).float().mean().item()
     with pytest.raises(bso.UserError, match="received no samples"):
         bso.evaluate(net, [], T)

@@ -47,6 +47,15 @@ def test_bso_against_a_sequence_by_hand() -> None:
     assert flip.state[weight]["momentum"].tolist() == [-0.875, 0.375, 0.625]
 
 
+def test_epsilon_stands_inside_the_root() -> None:
+    # v = 0: the threshold is γ·√ε = 0.5·√0.04 = 0.1 inside the root; outside it would be 0.02.
+    weight = parameter(1, 1)
+    flip = TBSO([weight], gamma=0.5, betas=(0.0, 1 - 1e-12), eps=0.04, time_steps=1)
+    give(weight, 0.05, 0.2)
+    flip.step(t=0)
+    assert signs(weight).tolist() == [1, -1]
+
+
 def test_tbso_against_a_sequence_by_hand() -> None:
     # β1 = β2 = 0.5, γ = 0.5, T = 2, ε = 0. t = 0: G = (2, −2), v[0] = 0.5·4 = 2, threshold 0.5·√2 ≈ 0.707;
     # M = (1, −1): W·M = (1, 1) flips both. t = 1: G = (1, 5), v[1] = 0.5·13 = 6.5, threshold ≈ 1.275;
@@ -68,8 +77,11 @@ def test_tbso_against_a_sequence_by_hand() -> None:
 
 @pytest.mark.parametrize("size", [(13,), (7, 33)])
 @pytest.mark.parametrize("temporal", [False, True])
-def test_bit_equal_to_the_dense_reference_over_a_thousand_updates(size: tuple[int, ...], temporal: bool) -> None:
-    weight = BinaryParameter.from_signs(torch.randn(size, dtype=torch.float64))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bit_equal_to_the_dense_reference_over_a_thousand_updates(
+    size: tuple[int, ...], temporal: bool, dtype: torch.dtype
+) -> None:
+    weight = BinaryParameter.from_signs(torch.randn(size, dtype=dtype))
     if temporal:
         flip = TBSO([weight], gamma=0.05, betas=(0.99, 0.9), eps=1e-20, time_steps=4)
         plain = DenseFlips(signs(weight), 0.05, 0.99, 0.9, 1e-20, time_steps=4)
@@ -78,7 +90,7 @@ def test_bit_equal_to_the_dense_reference_over_a_thousand_updates(size: tuple[in
         plain = DenseFlips(signs(weight), 0.01, 0.99)
     flips = 0
     for k in range(1000):
-        weight.grad = torch.randn(size, dtype=torch.float64) * (1 + k % 4)
+        weight.grad = torch.randn(size, dtype=dtype) * (1 + k % 4)
         t = k % 4 if temporal else None
         flip.step(t=t)
         plain.update(weight.grad, t)
@@ -177,6 +189,11 @@ def test_resume_with_another_time_steps_shape_or_rule_is_refused_and_changes_not
         TBSO([BinaryParameter.from_signs(torch.randn(3, 3))], time_steps=4).load_state_dict(saved)
     with pytest.raises(bso.UserError, match="expected one saved by TBSO"):
         flip.load_state_dict(BSO([weight]).state_dict())
+    with pytest.raises(bso.UserError, match="differs in eps, one_minus_beta2, second_moment, time_steps; expected one"):
+        BSO([weight]).load_state_dict(saved)
+    without = {**saved, "state": {}}
+    with pytest.raises(bso.UserError, match="differs in momentum, second_moment"):
+        TBSO([weight], time_steps=4).load_state_dict(without)
 
 
 @every_rule
@@ -221,7 +238,7 @@ def test_a_real_parameter_or_none_at_all_is_refused(make) -> None:
     assert len(flip.param_groups) == 1
 
 
-@pytest.mark.parametrize("t", [None, -1, 2, 7, "0"])
+@pytest.mark.parametrize("t", [None, -1, 2, 7, "0", 1.0, True])
 def test_tbso_needs_a_time_step_within_its_own(t) -> None:
     weight = parameter(1, -1)
     flip = TBSO([weight], time_steps=2)
@@ -241,6 +258,11 @@ def test_tbso_needs_a_time_step_within_its_own(t) -> None:
         (lambda p: TBSO(p, betas=(0.9, -0.1), time_steps=1), "beta: received"),
         (lambda p: TBSO(p, eps=-1e-3, time_steps=1), "eps: received"),
         (lambda p: TBSO(p, time_steps=0), "time_steps=0"),
+        (lambda p: TBSO(p, time_steps=True), "time_steps=True"),
+        (lambda p: TBSO([{"params": p, "time_steps": 7}], time_steps=2), "group with time_steps=7; expected 2"),
+        (lambda p: BSO([{"params": p, "lr": 0.1}]), "received the setting lr; expected some of gamma"),
+        (lambda p: BSO([{"params": p, "beta": 1.5}]), "beta: received"),
+        (lambda p: BSO(p[0]), "received one parameter; expected a list"),
         (lambda p: BSO(p, initial_momentum=-1.0), "initial_momentum: received"),
         (lambda p: BSO([{"params": p, "gamma": -2.0}]), "gamma: received -2.0"),
     ],
@@ -261,6 +283,31 @@ def test_initial_momentum_guards_trained_weights() -> None:
         flipped[delta] = flip.flip_ratio
     assert flipped[0.0] == pytest.approx(0.5, abs=0.05)
     assert flipped[1.0] == 0.0
+
+
+def test_initial_momentum_holds_on_to_weights_that_are_loaded_later() -> None:
+    weight = BinaryParameter.from_signs(torch.randn(1000))
+    flip = BSO([weight], gamma=0.0, initial_momentum=1.0)
+    weight.bits.copy_(BinaryParameter.from_signs(torch.randn(1000)).bits)
+    weight.grad = torch.randn(1000)
+    flip.step()
+    assert flip.flip_ratio == 0.0
+
+
+def test_groups_take_decays_as_the_constructor_does() -> None:
+    first = BSO([{"params": [parameter(1)], "beta": 0.5}]).param_groups[0]
+    assert first["one_minus_beta1"] == 0.5
+    second = TBSO([{"params": [parameter(1)], "betas": (0.5, 0.75)}], time_steps=2).param_groups[0]
+    assert (second["one_minus_beta1"], second["one_minus_beta2"]) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 300.0), (torch.float32, 1e20), (torch.float32, 1e-24)])
+def test_extreme_but_finite_gradients_are_fine(dtype: torch.dtype, size: float) -> None:
+    weight = BinaryParameter.from_signs(torch.ones(4, dtype=dtype))
+    flip = TBSO([weight], betas=(0.0, 0.0), time_steps=1)
+    weight.grad = torch.full((4,), size, dtype=dtype)
+    flip.step(t=0)
+    assert flip.state[weight]["second_moment"].item() == pytest.approx(float(weight.grad[0]) ** 2, rel=1e-6)
 
 
 def test_parameters_without_gradient_are_left_alone() -> None:
@@ -304,11 +351,33 @@ def test_accumulated_update_by_hand() -> None:
     assert flip.state[weight]["momentum"].tolist() == [2.0, 0.0]
     assert flip.state[weight]["second_moment"].tolist() == [1.0, 5.0]
     assert signs(weight).tolist() == [-1, 1]
-    # The next sequence decays the momentum once, at its first time step.
-    give(weight, 0.0, 0.0)
-    flip.accumulate(t=0)
+    # The next sequence decays the momentum once, at its first time step. It is shorter, t = 1 alone, so only
+    # v[1] = 4 is in its threshold, 0.5·√4 = 1; M = (1 + 1, 0 + 1), W·M = (−2, 1): a tie, no flip.
+    give(weight, 2.0, 2.0)
+    flip.accumulate(t=1)
     flip.step()
-    assert flip.state[weight]["momentum"].tolist() == [1.0, 0.0]
+    assert flip.state[weight]["momentum"].tolist() == [2.0, 1.0]
+    assert flip.flip_counts == [0]
+
+
+def test_a_bad_gradient_ends_an_accumulated_sequence_without_a_mark_of_its_own() -> None:
+    weight, idle = parameter(1, 1), parameter(1, 1)
+    flip = BSO([weight, idle], gamma=0.0, beta=0.5)
+    give(weight, 1.0, 1.0)
+    flip.accumulate()
+    give(weight, math.nan, 1.0)
+    with pytest.raises(bso.UserError, match="holds NaN"):
+        flip.accumulate()
+    assert flip.state[weight]["momentum"].tolist() == [0.5, 0.5]
+    assert signs(weight).tolist() == [1, 1]
+    # What follows is a new sequence, which decays the momentum; a parameter without gradients stays as it is.
+    flip.state[idle]["momentum"].fill_(1.0)
+    give(weight, 1.0, 1.0)
+    flip.accumulate()
+    flip.step()
+    assert flip.state[weight]["momentum"].tolist() == [0.75, 0.75]
+    assert signs(idle).tolist() == [1, 1]
+    assert flip.flip_counts == [2, 0]
 
 
 def test_moving_the_network_moves_the_momentum_along() -> None:

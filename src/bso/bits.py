@@ -26,10 +26,11 @@ def pack(mask: Tensor) -> Tensor:
         >>> pack(torch.tensor([True, False, True, True]))
         tensor([13], dtype=torch.uint8)
     """
-    flat = mask.reshape(-1)
-    if missing := -flat.numel() % 8:
-        flat = torch.cat([flat, flat.new_zeros(missing)])
-    groups = flat.contiguous().view(torch.int64)
+    if mask.dtype != torch.bool:
+        raise UserError(f"pack: received {mask.dtype}; expected torch.bool, true for +1, as in pack(w >= 0).")
+    # A copy of its own, whole bytes long, so that it can be read eight booleans at a time.
+    flat = torch.cat([mask.reshape(-1), mask.new_zeros(-mask.numel() % 8)])
+    groups = flat.view(torch.int64)
     return (groups.mul(_GATHER_BITS) >> 56).bitwise_and_(0xFF).to(torch.uint8)
 
 
@@ -109,6 +110,8 @@ class BinaryParameter(nn.Parameter):
 
         `start` must be a multiple of 8, so that the range begins with a byte.
         """
+        if start % 8:
+            raise UserError(f"flip_: received start={start}; expected a multiple of 8, where a byte begins.")
         packed = pack(flips)
         self.bits[start // 8 : start // 8 + packed.numel()].bitwise_xor_(packed)
 
@@ -116,6 +119,8 @@ class BinaryParameter(nn.Parameter):
         """Applies a change of device or type, as `nn.Module.to` does, without making the weights dense."""
         placeholder = convert(torch.full((), math.nan, dtype=self.dtype, device=self.device))
         bits = convert(self.bits)
+        if bits.dtype != torch.uint8:  # module.type(torch.float64) means the weights, not their bits
+            bits = self.bits.to(bits.device)
         gradient = None if self.grad is None else convert(self.grad)
         if self.is_meta != placeholder.is_meta:  # a tensor with storage cannot become one without in place
             return BinaryParameter(bits, self.shape, placeholder.dtype, self.requires_grad)
@@ -142,7 +147,7 @@ def _check_bits(bits: Tensor, shape: torch.Size, name: str = "bits") -> None:
     if bits.dtype != torch.uint8 or bits.shape != (expected,):
         raise UserError(
             f"{name}: received {bits.dtype} of shape {tuple(bits.shape)}; expected the packed bits of "
-            f"{tuple(shape)} weights, torch.uint8 of shape ({expected},). Pack signs with bso.bits.pack(w > 0)."
+            f"{tuple(shape)} weights, torch.uint8 of shape ({expected},). Pack signs with bso.bits.pack(w >= 0)."
         )
 
 
@@ -197,7 +202,7 @@ class BinaryModule(nn.Module):
         error_msgs: list[str],
     ) -> None:
         binary = self._binary()
-        for name, parameter in binary.items():
+        for name, parameter in list(binary.items()):
             key = prefix + name
             if key not in state_dict:
                 if strict:
@@ -210,7 +215,7 @@ class BinaryModule(nn.Module):
                 error_msgs.append(str(error))
             else:
                 if local_metadata.get("assign_to_params_buffers", False):
-                    parameter.bits = bits
+                    binary[name] = BinaryParameter(bits, parameter.shape, parameter.dtype, parameter.requires_grad)
                 else:
                     parameter.bits.copy_(bits)
         others = {key: value for key, value in state_dict.items() if key not in {prefix + n for n in binary}}
@@ -235,8 +240,16 @@ def split_parameters(module: nn.Module) -> tuple[list[BinaryParameter], list[nn.
         (1, 2)
 
     Raises:
-        UserError: If there is no binary parameter.
+        UserError: If there is no binary parameter, or one in a module that would not keep it packed.
     """
+    for name, owner in module.named_modules():
+        if not isinstance(owner, BinaryModule) and any(
+            isinstance(p, BinaryParameter) for p in owner._parameters.values()
+        ):
+            raise UserError(
+                f"split_parameters: {name or 'the module'} ({type(owner).__name__}) owns a binary parameter; expected "
+                "a bso.BinaryModule there, which keeps it packed in state_dict and under .to(). Derive it from that."
+            )
     binary = [p for p in module.parameters() if isinstance(p, BinaryParameter)]
     real = [p for p in module.parameters() if not isinstance(p, BinaryParameter)]
     if not binary:

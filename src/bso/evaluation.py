@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bso.errors import UserError
-from bso.neuron import LIF, Stateful
+from bso.neuron import LIF, evaluating, finding_shapes
 from bso.norm import estimating_statistics
 
 
@@ -81,7 +81,7 @@ def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
     rates = FiringRates()
 
     def hook(name: str, output: Any) -> None:
-        if not Stateful.finding_shapes:
+        if not finding_shapes.get():
             rates.add(name, output[0].spikes)
 
     handles = [
@@ -131,18 +131,12 @@ def evaluate(
         with estimating_statistics(net):
             for inputs in statistics:
                 predict(net, inputs, time_steps)
-    modes = {module: module.training for module in net.modules()}
-    net.eval()
     correct = samples = 0
-    try:
-        with counting_spikes(net) as rates:
-            for inputs, labels in batches:
-                guesses = predict(net, inputs, time_steps).argmax(dim=1)
-                correct += int((guesses == labels).sum())
-                samples += len(labels)
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with evaluating(net), counting_spikes(net) as rates:
+        for inputs, labels in batches:
+            guesses = predict(net, inputs, time_steps).argmax(dim=1)
+            correct += int((guesses == labels).sum())
+            samples += len(labels)
     if not samples:
         raise UserError("evaluate: received no samples; expected at least one batch of inputs and labels.")
     return Evaluation(correct / samples, samples, rates.by_layer())

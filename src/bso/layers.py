@@ -58,11 +58,8 @@ class _MatrixProduct:
     def backward(
         self, grad: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
-        rows = grad.flatten(0, -2)
-        return (
-            grad @ weight if needed[0] else None,
-            rows.T @ x.flatten(0, -2) if needed[1] else None,
-        )
+        rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+        return (grad @ weight if needed[0] else None, rows.T @ inputs if needed[1] else None)
 
 
 class _Synapse(torch.autograd.Function):
@@ -83,7 +80,7 @@ class _Synapse(torch.autograd.Function):
         presynaptic, weight, bits = ctx.saved_tensors
         needed = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
         grad_spikes, grad_weight = ctx.product.backward(
-            grad_outputs[0].to(weight.dtype), presynaptic, _dense(weight, bits), needed
+            grad_outputs[0].to(weight.dtype), presynaptic.to(weight.dtype), _dense(weight, bits), needed
         )
         return grad_spikes, None, grad_weight, None, None
 
@@ -170,6 +167,11 @@ class TracedConv2d(TracedLayer):
 
     def forward(self, x: Tensor | Activity) -> Tensor:
         """Current for the neurons behind it."""
+        shape = tuple((x.spikes if isinstance(x, Activity) else x).shape)
+        if len(shape) != 4:
+            raise UserError(
+                f"{type(self).__name__}: received input of shape {shape}; expected [batch, channels, H, W]."
+            )
         return self._multiply(x, self.convolution)
 
     def extra_repr(self) -> str:

@@ -4,8 +4,8 @@
 `Stateful` whose `forward(x, state)` returns the output and the new state.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,10 @@ from bso.neuron import LIF, Stateful
 from bso.trace import Activity
 
 # Linear and the same at every time step: the trace of their output is their output for the trace.
-_LINEAR = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Unflatten, nn.Identity)
+_LINEAR = (
+    nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Unflatten, nn.Identity,
+    nn.ZeroPad1d, nn.ZeroPad2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.Upsample,
+)  # fmt: skip
 
 Value = Tensor | Activity
 
@@ -33,16 +36,75 @@ def _step(layer: nn.Module, x: Value, state: Any) -> tuple[Value, Any]:
     return layer(x, state) if isinstance(layer, Stateful) else (_call(layer, x), None)
 
 
+class _Flow(NamedTuple):
+    """What flows between two layers, as far as that can be told before the network runs."""
+
+    spiking: bool
+    cut_by: str = ""
+    """The layer in which spikes lost their trace."""
+
+
+_CURRENT, _SPIKES = _Flow(spiking=False), _Flow(spiking=True)
+
+
+def _follow(layer: nn.Module, flow: _Flow, name: str) -> _Flow:
+    """What leaves a layer that `flow` enters; refuses what would cut a trace before a synapse in silence."""
+    if isinstance(layer, LIF):
+        return _SPIKES
+    if isinstance(layer, TracedLayer):
+        if flow.cut_by:
+            raise UserError(
+                f"layer {flow.cut_by} stands between a neuron and the synapse {name}; expected only pooling or "
+                "flattening there, because a trace passes through linear layers alone. Move it before the neuron."
+            )
+        return _CURRENT
+    if isinstance(layer, _Composition):
+        return layer._follow_through(flow, name + "." if name else "")
+    if isinstance(layer, Stateful) or not flow.spiking:
+        return _CURRENT
+    if isinstance(layer, _LINEAR) or flow.cut_by:
+        return flow
+    if any(isinstance(module, TracedLayer) for module in layer.modules()):
+        raise UserError(
+            f"layer {name} is a {type(layer).__name__} with a synapse inside, behind a neuron; expected "
+            "bso.Sequential, bso.Residual or bso.Concat there, which hand the trace on."
+        )
+    return _Flow(spiking=True, cut_by=f"{name} ({type(layer).__name__})")
+
+
 class _Composition(Stateful):
     """Children by number or, from a mapping, by name; the state is a tuple, one entry a stateful child."""
 
     def __init__(self, *layers: nn.Module | Mapping[str, nn.Module]) -> None:
         super().__init__()
         for index, layer in enumerate(layers):
+            if not isinstance(layer, nn.Module | Mapping):
+                raise UserError(
+                    f"{type(self).__name__}: received {layer!r} as layer {index}; expected an nn.Module, such as "
+                    "bso.LIF(), or a dict of them by name."
+                )
             named = {str(index): layer} if isinstance(layer, nn.Module) else layer
             for name, module in named.items():
                 self.add_module(name, module)
-        self._num_states = sum(isinstance(child, Stateful) for child in self.children())
+        self._follow_through(_CURRENT, "")
+
+    def _follow_through(self, flow: _Flow, prefix: str) -> _Flow:
+        """What leaves this composition; see `_follow`."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        # Not children(): that would leave out a layer's second use.
+        return (layer for layer in self._modules.values() if layer is not None)
+
+    def __getitem__(self, index: int) -> nn.Module:
+        return list(self)[index]
+
+    @property
+    def _num_states(self) -> int:
+        return sum(isinstance(layer, Stateful) for layer in self)
 
     def _with_states(self, state: tuple[Any, ...] | None) -> Iterable[tuple[nn.Module, Any]]:
         if state is not None and len(state) != self._num_states:
@@ -51,11 +113,11 @@ class _Composition(Stateful):
                 f"{self._num_states}. Make one with net.initial_state(x) of this network."
             )
         states = iter(state if state is not None else (None,) * self._num_states)
-        for child in self.children():
-            yield child, next(states) if isinstance(child, Stateful) else None
+        for layer in self:
+            yield layer, next(states) if isinstance(layer, Stateful) else None
 
     def _kept(self, states: Sequence[Any]) -> tuple[Any, ...]:
-        stateful = (isinstance(child, Stateful) for child in self.children())
+        stateful = (isinstance(layer, Stateful) for layer in self)
         return tuple(state for state, keep in zip(states, stateful, strict=True) if keep)
 
 
@@ -72,27 +134,11 @@ class Sequential(_Composition):
         (torch.Size([3, 2]), 2)
     """
 
-    def __init__(self, *layers: nn.Module | Mapping[str, nn.Module]) -> None:
-        super().__init__(*layers)
-        self._check_trace()
-
-    def _check_trace(self) -> None:
-        """Refuses what would cut the trace between neuron and synapse in silence."""
-        cut = None
-        after_neuron = False
-        for name, layer in self.named_children():
-            if isinstance(layer, Stateful):
-                after_neuron, cut = isinstance(layer, LIF), None
-            elif isinstance(layer, TracedLayer):
-                if cut:
-                    raise UserError(
-                        f"Sequential: layer {cut} stands between a neuron and the synapse {name}; expected "
-                        "only pooling or flattening there, because a trace passes through linear layers "
-                        "alone. Move it before the neuron."
-                    )
-                after_neuron = False
-            elif after_neuron and not isinstance(layer, _LINEAR):
-                after_neuron, cut = False, f"{name} ({type(layer).__name__})"
+    def _follow_through(self, flow: _Flow, prefix: str) -> _Flow:
+        for name, layer in self._modules.items():
+            if layer is not None:
+                flow = _follow(layer, flow, prefix + name)
+        return flow
 
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
@@ -105,6 +151,10 @@ class Sequential(_Composition):
 
 class _Branches(_Composition):
     """Layers side by side on the same input."""
+
+    def _follow_through(self, flow: _Flow, prefix: str) -> _Flow:
+        leaving = [_follow(layer, flow, prefix + name) for name, layer in self._modules.items() if layer is not None]
+        return max(leaving, key=lambda flow: (flow.spiking, flow.cut_by), default=flow)
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
         raise NotImplementedError

@@ -8,6 +8,9 @@ State is a value: it goes in and comes out, and there is nothing to reset. What 
 Legend: u membrane, s spikes, I current, λ leak, V_th threshold.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -49,32 +52,39 @@ class LIFState(NamedTuple):
     trace: Tensor | None
 
 
+# Whether `initial_state` is passing a sample through, which statistics must leave out.
+finding_shapes: ContextVar[bool] = ContextVar("finding_shapes", default=False)
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode within it; afterwards every module is in the mode that it was in."""
+    modes = {module: module.training for module in net.modules()}
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 class Stateful(nn.Module):
     """Base of modules that are called as `output, state = module(input, state)`.
 
     A state of `None` stands for zeros.
-
-    Attributes:
-        finding_shapes: Whether `initial_state` is passing a sample through, which statistics leave out.
     """
-
-    finding_shapes = False
 
     def initial_state(self, x: Tensor) -> Any:
         """The state of zeros for inputs like `x`.
 
         Found by passing one sample through in evaluation mode, so that it holds for any composition.
         """
-        modes = {module: module.training for module in self.modules()}
-        self.eval()
-        Stateful.finding_shapes = True
+        token = finding_shapes.set(True)
         try:
-            with torch.no_grad():
+            with evaluating(self), torch.no_grad():
                 _, state = self(x[:1], None)
         finally:
-            Stateful.finding_shapes = False
-            for module, training in modes.items():
-                module.training = training
+            finding_shapes.reset(token)
         return map_state(lambda tensor: tensor.new_zeros(len(x), *tensor.shape[1:]), state)
 
 
@@ -129,8 +139,9 @@ class LIF(Stateful):
         self.gradient = gradient_rule(gradient)
 
     def forward(self, current: Tensor, state: LIFState | None) -> tuple[Activity, LIFState]:
-        """One time step."""
-        rule = self.gradient
+        """One time step; in half precision the membrane and the trace are kept in single."""
+        rule, spike_type = self.gradient, current.dtype
+        current = current.to(torch.promote_types(spike_type, torch.float32))
         if state is None:
             zeros = torch.zeros_like(current)
             state = LIFState(zeros, zeros if rule.has_trace else None)
@@ -139,14 +150,15 @@ class LIF(Stateful):
         spikes, membrane = lif_step(
             current, state.membrane, leak=self.leak, threshold=self.threshold, surrogate=self.surrogate
         )
+        sent = spikes.to(spike_type)
         if rule.keeps_graph:
-            return Activity(spikes, None), LIFState(membrane, None)
+            return Activity(sent, None), LIFState(membrane, None)
         # The one place where the present is cut from the past: what is carried has no graph.
         membrane, trace = membrane.detach(), None
         if state.trace is not None:
             with torch.no_grad():
                 trace = rule.trace(state.trace, spikes, membrane, state.membrane, self.leak)
-        return Activity(spikes, trace), LIFState(membrane, trace)
+        return Activity(sent, trace), LIFState(membrane, trace)
 
     def extra_repr(self) -> str:
         """The constants, for printing."""
@@ -155,12 +167,12 @@ class LIF(Stateful):
 
 
 def _check_state(state: LIFState, current: Tensor, rule: GradientRule) -> None:
-    membrane = state.membrane
-    if (membrane.shape, membrane.device, membrane.dtype) != (current.shape, current.device, current.dtype):
-        raise UserError(
-            f"state: received one for {_kind(membrane)}; expected one for {_kind(current)}. "
-            "Make a new one with net.initial_state(x) for this input."
-        )
+    for tensor in state:
+        if tensor is not None and _kind(tensor) != _kind(current):
+            raise UserError(
+                f"state: received one for {_kind(tensor)}; expected one for {_kind(current)}. "
+                "Make a new one with net.initial_state(x) for this input."
+            )
     if (state.trace is not None) != rule.has_trace:
         raise UserError(
             f"state: received one {'without' if state.trace is None else 'with'} a trace; the gradient rule "

@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
 from bso.errors import UserError
+from bso.neuron import evaluating
 
 
 class _SumOverProcesses(torch.autograd.Function):
@@ -68,6 +69,8 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
         """Normalizes; in evaluation by the folded scale and shift."""
         if self.training:
             return self._normalize_over_processes(input) if self.synchronized else super().forward(input)
+        if self.running_mean is None:  # without running statistics, evaluation takes the batch's, as torch's does
+            return super().forward(input)
         self._check_input_dim(input)
         scale, shift = self.folded()
         channels = (1, -1) + (1,) * (input.dim() - 2)
@@ -100,10 +103,6 @@ def synchronize_statistics(net: nn.Module) -> None:
             module.synchronized = True
 
 
-def _norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    return [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-
-
 @contextmanager
 def estimating_statistics(net: nn.Module) -> Iterator[None]:
     """Within it, every forward pass counts toward new running statistics, equally; weights stay as they are.
@@ -116,30 +115,31 @@ def estimating_statistics(net: nn.Module) -> Iterator[None]:
         >>> with estimating_statistics(net):
         ...     _ = bso.predict(net, torch.randn(8, 3, 8, 8), time_steps=2)
     """
-    norms = _norms(net)
-    modes = {module: module.training for module in net.modules()}
-    kept = [norm.momentum for norm in norms]
-    before = {norm: {k: v.clone() for k, v in norm.named_buffers()} for norm in norms}
-    net.eval()
-    for norm in norms:
-        norm.train()
-        norm.reset_running_stats()
-        norm.momentum = None  # torch's name for a cumulative average
-    try:
-        with torch.no_grad():
+    norms = {
+        name: module
+        for name, module in net.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
+    }
+    momenta = {name: norm.momentum for name, norm in norms.items()}
+    before = {name: {k: v.clone() for k, v in norm.named_buffers()} for name, norm in norms.items()}
+    with evaluating(net), torch.no_grad():
+        for norm in norms.values():
+            norm.train()
+            norm.reset_running_stats()
+            norm.momentum = None  # torch's name for a cumulative average
+        try:
             yield
-        unseen = [norm for norm in norms if norm.num_batches_tracked == 0]
-        if unseen:
-            raise UserError(
-                "estimating_statistics: received no batch; expected at least one forward pass in its block."
-            )
-    except BaseException:
-        for norm, buffers in before.items():
-            for name, value in norm.named_buffers():
-                value.copy_(buffers[name])
-        raise
-    finally:
-        for norm, momentum in zip(norms, kept, strict=True):
-            norm.momentum = momentum
-        for module, training in modes.items():
-            module.training = training
+            for name, norm in norms.items():
+                if norm.num_batches_tracked == 0:
+                    raise UserError(
+                        f"estimating_statistics: layer {name} received no batch; expected at least one forward pass "
+                        "through it in the block."
+                    )
+        except BaseException:
+            for name, norm in norms.items():
+                for key, value in norm.named_buffers():
+                    value.copy_(before[name][key])
+            raise
+        finally:
+            for name, norm in norms.items():
+                norm.momentum = momenta[name]

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from bso.errors import UserError
 from bso.neuron import LIF, Stateful
-from bso.optim import FlipOptimizer, update_all
+from bso.optim import accumulate_all, update_all
 
 
 class Outcome(NamedTuple):
@@ -70,12 +70,10 @@ def online_update(
         logits, value = logits.detach(), value.detach()
         total_logits = logits if total_logits is None else total_logits + logits
         total_loss = value if total_loss is None else total_loss + value
-        if not accumulate:
+        if accumulate:
+            accumulate_all(optimizers, t)
+        else:
             update_all(optimizers, t)
-            continue
-        for optimizer in optimizers:
-            if isinstance(optimizer, FlipOptimizer):
-                optimizer.accumulate(t=t)
     if total_logits is None or total_loss is None:
         raise UserError("online_update: received no frames; expected at least one time step.")
     if accumulate:

@@ -24,7 +24,10 @@ from bso.bits import BinaryParameter, signs, unpack
 from bso.errors import UserError
 
 # Weights are unpacked and compared this many at a time, so that a flip needs little beside the momentum.
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
+
+# The rates that are stored for the decays that are given.
+_RATES = {"beta": ("one_minus_beta1",), "betas": ("one_minus_beta1", "one_minus_beta2")}
 
 FlipRule = Callable[[Tensor, Tensor], Tensor]
 
@@ -61,24 +64,43 @@ class FlipOptimizer(Optimizer):
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        _check_not_negative(defaults)
+        _check_numbers(defaults)
+        if isinstance(params, Tensor):
+            raise UserError(f"{type(self).__name__}: received one parameter; expected a list of them, [parameter].")
         params = list(params)
         if not params:
             raise UserError(
                 f"{type(self).__name__}: received no parameters; expected binary ones, as in "
                 "binary, real = bso.split_parameters(net)."
             )
+        self._start_sequence()
         super().__init__(params, defaults)
-        self.__setstate__({})
+
+    def _start_sequence(self) -> None:
+        self._accumulated: set[BinaryParameter] = set()
+        self._accumulated_times: set[int] = set()
+        self._flips: dict[BinaryParameter, Tensor] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Also where torch ends loading, copying and unpickling: what belongs to a single update begins empty.
+        # Where torch ends loading, copying and unpickling; none of them goes on in the middle of a sequence.
         super().__setstate__(state)
-        self._accumulated: set[BinaryParameter] = set()
-        self._flips: dict[BinaryParameter, Tensor] = {}
+        self._start_sequence()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters with settings of their own; refuses any that are not binary."""
+        param_group = dict(param_group)
+        for name, rates in _RATES.items():
+            if name in param_group and rates[-1] in self.defaults:
+                betas = param_group.pop(name)
+                betas = (betas,) if name == "beta" else tuple(betas)
+                _check_betas(*betas)
+                param_group |= {rate: 1 - beta for rate, beta in zip(rates, betas, strict=True)}
+        unknown = param_group.keys() - self.defaults.keys() - {"params", "param_names"}
+        if unknown:
+            raise UserError(
+                f"{type(self).__name__}: received the setting {', '.join(sorted(unknown))}; expected some of "
+                f"{', '.join(self.defaults)}."
+            )
         super().add_param_group(param_group)
         added = self.param_groups[-1]
         for parameter in added["params"]:
@@ -89,10 +111,10 @@ class FlipOptimizer(Optimizer):
                     f"{tuple(parameter.shape)}; expected binary parameters only. Split them with "
                     "binary, real = bso.split_parameters(net) and give the real ones to torch.optim.SGD."
                 )
-        _check_not_negative(added)
+        _check_numbers(added)
         # Made at once, so that a network that trains for one step is known to fit for all.
         for parameter in added["params"]:
-            self.state[parameter] = self._initial_state(added, parameter)
+            self.state[parameter] = self._initial_state(parameter)
 
     @property
     def flip_counts(self) -> list[int]:
@@ -112,13 +134,16 @@ class FlipOptimizer(Optimizer):
         Over a sequence, M ← β1 M + (1 − β1) Σ G[t], with the momentum itself as the accumulator.
 
         Raises:
-            UserError: If a gradient is not finite; this time step then leaves no mark.
+            UserError: If a gradient is not finite. The sequence ends there without a flip; the momentum keeps the
+                value that it had before this time step.
         """
-        self._check_time(t)
+        t = self._checked_time(t)
         for group, parameter, mean_square in self._finite_gradients():
             self._fold(group, parameter, mean_square, t)
             parameter.grad = None
             self._accumulated.add(parameter)
+        if t is not None:
+            self._accumulated_times.add(t)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, t: int | None = None) -> Any:
@@ -138,7 +163,7 @@ class FlipOptimizer(Optimizer):
         if self._accumulated:
             self._flip_accumulated(t)
             return loss
-        self._check_time(t)
+        t = self._checked_time(t)
         self._flips = {}
         for group, parameter, mean_square in self._finite_gradients():
             self._fold(group, parameter, mean_square, t)
@@ -158,6 +183,7 @@ class FlipOptimizer(Optimizer):
                 if parameter in self._accumulated:
                     self._flip(group, parameter, None)
         self._accumulated.clear()
+        self._accumulated_times.clear()
 
     def _finite_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
         """Every parameter that has a gradient, with its mean square; raises before anything is changed."""
@@ -166,6 +192,7 @@ class FlipOptimizer(Optimizer):
         finite = torch.stack([square.isfinite().to(squares[0].device) for square in squares]) if squares else []
         for (_, parameter), good in zip(found, finite, strict=True):
             if not good:
+                self._start_sequence()
                 raise UserError(
                     f"{type(self).__name__}: the gradient of a binary parameter of shape "
                     f"{tuple(parameter.shape)} holds NaN or infinite values; expected finite ones. No weight "
@@ -174,26 +201,30 @@ class FlipOptimizer(Optimizer):
                 )
         return [(group, p, square) for (group, p), square in zip(found, squares, strict=True)]
 
-    def _initial_state(self, group: dict[str, Any], parameter: BinaryParameter) -> dict[str, Tensor]:
-        return {"momentum": signs(parameter).mul_(-group["initial_momentum"])}
+    def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        return {"momentum": torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)}
 
-    def _momentum(self, parameter: BinaryParameter) -> Tensor:
+    def _momentum(self, group: dict[str, Any], parameter: BinaryParameter) -> Tensor:
         state = self.state[parameter]
         # The network may have been moved or cast since: `to` does nothing otherwise.
-        state["momentum"] = state["momentum"].to(device=parameter.device, dtype=parameter.dtype)
-        return state["momentum"]
+        momentum = state["momentum"] = state["momentum"].to(device=parameter.device, dtype=parameter.dtype)
+        # Zeros are a beginning. Only now is it known which weights to hold on to: they may have been loaded since.
+        if group["initial_momentum"] and not momentum.any():
+            momentum.add_(signs(parameter), alpha=-group["initial_momentum"])
+        return momentum
 
     def _fold(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
         assert parameter.grad is not None
-        momentum, rate = self._momentum(parameter), group["one_minus_beta1"]
+        momentum, rate = self._momentum(group, parameter), group["one_minus_beta1"]
+        gradient = parameter.grad.to(momentum.dtype)
         if parameter in self._accumulated:
-            momentum.add_(parameter.grad, alpha=rate)
+            momentum.add_(gradient, alpha=rate)
         else:
-            momentum.lerp_(parameter.grad, rate)
+            momentum.lerp_(gradient, rate)
 
     def _flip(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> None:
         rule = self._rule(group, parameter, t)
-        momentum = self._momentum(parameter).view(-1)
+        momentum = self._momentum(group, parameter).view(-1)
         count = torch.zeros((), dtype=torch.int64, device=parameter.device)
         for start in range(0, parameter.numel(), _CHUNK):
             part = momentum[start : start + _CHUNK]
@@ -207,8 +238,9 @@ class FlipOptimizer(Optimizer):
         """Which weights flip, as a function of signs and momentum; `t` is None after `accumulate`."""
         raise NotImplementedError
 
-    def _check_time(self, t: int | None) -> None:
-        """Refuses a time step that the rule cannot use."""
+    def _checked_time(self, t: int | None) -> int | None:
+        """The time step, if the rule can use it."""
+        return t
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, momentum and second moments; see `torch.optim.Optimizer.state_dict`."""
@@ -241,12 +273,14 @@ class FlipOptimizer(Optimizer):
         group: dict[str, Any],
         parameter: BinaryParameter,
     ) -> None:
-        missing = sorted(group.keys() - saved_group.keys() - {"param_names"})
-        if missing:
+        settings = (group.keys() ^ saved_group.keys()) - {"param_names"}
+        tensors = saved.keys() ^ self.state[parameter].keys()
+        if settings or tensors:
             raise UserError(
-                f"load_state_dict: the state has no {', '.join(missing)}; expected one saved by {type(self).__name__}."
+                f"load_state_dict: the state differs in {', '.join(sorted(settings | tensors))}; expected one saved by "
+                f"{type(self).__name__}."
             )
-        if "momentum" in saved and saved["momentum"].shape != parameter.shape:
+        if saved["momentum"].shape != parameter.shape:
             raise UserError(
                 f"load_state_dict: received momentum of shape {tuple(saved['momentum'].shape)} for weights of "
                 f"shape {tuple(parameter.shape)}; expected the same network."
@@ -262,9 +296,8 @@ class BSO(FlipOptimizer):
         params: Binary parameters, or groups of them.
         gamma: γ, on the scale of the gradients and therefore of the loss.
         beta: Decay of the momentum.
-        initial_momentum: δ: the momentum begins at −δ·W, of the weights at this moment. With 0, the first
-            update flips about half of all weights, harmless at the start and fatal for a trained network
-            that lost its momentum.
+        initial_momentum: δ: the momentum begins at −δ·W. With 0, the first update flips about half of all
+            weights, harmless at the start and fatal for a trained network that lost its momentum.
 
     Example:
         >>> layer = bso.BinaryLinear(8, 4)
@@ -319,7 +352,7 @@ class TBSO(FlipOptimizer):
         initial_momentum: float = 0.0,
     ) -> None:
         _check_betas(*betas)
-        if not isinstance(time_steps, int) or time_steps < 1:
+        if not isinstance(time_steps, int) or isinstance(time_steps, bool) or time_steps < 1:
             raise UserError(f"TBSO: received time_steps={time_steps!r}; expected a whole number T ≥ 1.")
         super().__init__(
             params,
@@ -338,9 +371,18 @@ class TBSO(FlipOptimizer):
         """T, the number of thresholds of each parameter."""
         return self.defaults["time_steps"]
 
-    def _initial_state(self, group: dict[str, Any], parameter: BinaryParameter) -> dict[str, Tensor]:
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters with settings of their own; all groups share one `time_steps`."""
+        if param_group.get("time_steps", self.time_steps) != self.time_steps:
+            raise UserError(
+                f"TBSO: received a group with time_steps={param_group['time_steps']}; expected {self.time_steps}, as "
+                "for the whole optimizer."
+            )
+        super().add_param_group(param_group)
+
+    def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
         moments = torch.zeros(self.time_steps, dtype=torch.float64, device=parameter.device)
-        return {**super()._initial_state(group, parameter), "second_moment": moments}
+        return {**super()._initial_state(parameter), "second_moment": moments}
 
     def _second_moment(self, parameter: BinaryParameter) -> Tensor:
         state = self.state[parameter]
@@ -354,15 +396,17 @@ class TBSO(FlipOptimizer):
 
     def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
         moments = self._second_moment(parameter)
-        moment = moments.mean() if t is None else moments[t]
+        moment = moments[sorted(self._accumulated_times)].mean() if t is None else moments[t]
         return partial(tbso_flips, second_moment=moment, gamma=group["gamma"], eps=group["eps"])
 
-    def _check_time(self, t: int | None) -> None:
-        if t not in range(self.time_steps):
+    def _checked_time(self, t: int | None) -> int:
+        whole = hasattr(t, "__index__") and not isinstance(t, bool)
+        if t is None or not whole or not 0 <= t < self.time_steps:
             raise UserError(
                 f"TBSO: received t={t}; expected the time step of the gradients, 0 to {self.time_steps - 1}, "
                 "as in flip.step(t=t). Its thresholds differ by time step (time_steps sets how many)."
             )
+        return int(t)
 
     def _check_saved(
         self,
@@ -380,11 +424,12 @@ class TBSO(FlipOptimizer):
 
 
 def _mean_square(gradient: Tensor) -> Tensor:
-    parts = [part.square().sum() for part in gradient.reshape(-1).split(_CHUNK)]
-    return torch.stack(parts).double().sum() / gradient.numel()
+    # In double, where no single-precision value overflows and tiny ones do not vanish.
+    parts = [part.double().square().sum() for part in gradient.reshape(-1).split(_CHUNK)]
+    return torch.stack(parts).sum() / gradient.numel()
 
 
-def _check_not_negative(settings: dict[str, Any]) -> None:
+def _check_numbers(settings: dict[str, Any]) -> None:
     for name in ("gamma", "eps", "initial_momentum"):
         if not settings.get(name, 0.0) >= 0 or math.isinf(settings.get(name, 0.0)):
             raise UserError(f"{name}: received {settings[name]}; expected a finite number that is not negative.")
@@ -495,10 +540,43 @@ class Schedule:
 
 
 def update_all(optimizers: Iterable[Optimizer], t: int | None) -> None:
-    """Lets every optimizer, flip or ordinary, use its gradients and forget them."""
-    for optimizer in optimizers:
-        if isinstance(optimizer, FlipOptimizer):
-            optimizer.step(t=t)
-        else:
-            optimizer.step()
-        optimizer.zero_grad()
+    """Lets every optimizer, flip or ordinary, use its gradients and forget them.
+
+    A gradient that is not finite reaches none of them. Flip optimizers check theirs themselves and come first.
+    Gradients are forgotten in any case.
+    """
+    optimizers = sorted(optimizers, key=lambda optimizer: not isinstance(optimizer, FlipOptimizer))
+    try:
+        for optimizer in optimizers:
+            if not isinstance(optimizer, FlipOptimizer):
+                _check_finite(optimizer)
+        for optimizer in optimizers:
+            if isinstance(optimizer, FlipOptimizer):
+                optimizer.step(t=t)
+            else:
+                optimizer.step()
+    finally:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+
+
+def _check_finite(optimizer: Optimizer) -> None:
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if gradients and not torch.stack([gradient.isfinite().all() for gradient in gradients]).all():
+        raise UserError(
+            f"{type(optimizer).__name__}: a gradient of the real-valued parameters holds NaN or infinite values; "
+            "expected finite ones. Nothing was updated. Look for bad inputs, or lower the learning rate."
+        )
+
+
+def accumulate_all(optimizers: Iterable[Optimizer], t: int) -> None:
+    """Lets every flip optimizer fold its gradients in; ordinary ones let theirs add up until `update_all`."""
+    optimizers = list(optimizers)
+    try:
+        for optimizer in optimizers:
+            if isinstance(optimizer, FlipOptimizer):
+                optimizer.accumulate(t=t)
+    except UserError:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        raise

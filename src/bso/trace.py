@@ -94,7 +94,8 @@ class NDOT(GradientRule):
     """μ[t] = (u[t] − V_th s[t]) / (u[t−1] − V_th s[t−1]), and λ where the denominator is 0.
 
     The ratio is unbounded: a membrane that passes near zero makes it explode. By default it is clamped to
-    [−λ, λ], as the authors' code does; `saturation` says how often that happened.
+    [−λ, λ], as the authors' code does; `saturation` says how often that happened. A model copies its neuron into
+    every layer, rule included: read it there, as `net.lif2.gradient.saturation`.
 
     Args:
         clamp: Whether to clamp the ratio to [−λ, λ].
