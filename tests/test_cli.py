@@ -12,11 +12,15 @@ from bso import cli, demo
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_readme_example_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert blocks
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
+def test_the_python_examples_run(page: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert blocks or page.name not in ("README.md", "data.md")
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+        names: dict = {}
+        exec(compile(block, page.name, "exec"), names)
+        if page.name == "data.md":
+            assert names["result"].accuracy > 0.9
 
 
 def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
