@@ -2,7 +2,7 @@
 
     python benchmarks/augmentation.py [--data DIR]
 
-DIR holds the binary layout of CIFAR-10 (data_batch_1.bin ...); without it the bytes are random, and the
+DIR holds CIFAR-10 in any of its layouts; without it the bytes are random, and the
 results say so. The methods take turns, repetition by repetition, in one process without workers, with one and
 with two threads. Each gathers its batches from memory and draws its own random numbers. Kornia's are the
 transformations nearest to ours: its erased square stays inside the image, and it works on floats throughout.
@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import bso
 from bso.data.augment import Augmentation
 from bso.data.dataset import ArrayDataset
 from bso.data.loader import Loader
@@ -38,11 +38,7 @@ def cifar10(folder: Path | None, count: int) -> tuple[np.ndarray, str]:
     """The first `count` training images [N, 3, 32, 32], and where they come from."""
     if folder is None:
         return np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8), "random bytes"
-    files = sorted(folder.glob("data_batch_*.bin"))
-    if not files:
-        sys.exit(f"{folder} has no data_batch_*.bin; give the folder of CIFAR-10's binary version")
-    records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
-    return np.ascontiguousarray(records[:count, 1:]).reshape(-1, 3, 32, 32), "CIFAR-10"
+    return bso.data.cifar10(folder, "train").samples[:count], "CIFAR-10"
 
 
 def by_loader(samples: np.ndarray, batch_size: int, augmentation: Augmentation) -> Callable[[], Iterator[Tensor]]:
