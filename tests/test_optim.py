@@ -389,6 +389,17 @@ def test_moving_the_network_moves_the_momentum_along() -> None:
     assert flip.state[layer.weight]["momentum"].dtype == torch.float64
 
 
+def test_momentum_of_half_precision_parameters_is_single() -> None:
+    weight = BinaryParameter.from_signs(torch.ones(4, dtype=torch.bfloat16))
+    flip = TBSO([weight], time_steps=1, initial_momentum=0.5)
+    for _ in range(3):
+        weight.grad = torch.ones(4, dtype=torch.bfloat16)
+        flip.step(t=0)
+    momentum = flip.state[weight]["momentum"]
+    assert momentum.dtype == torch.float32
+    assert momentum[0].item() == pytest.approx(-0.5 * 0.999**3 + (1 - 0.999**3), rel=1e-5)
+
+
 def test_factors() -> None:
     assert [constant()(k) for k in (0, 9)] == [1.0, 1.0]
     assert [step_decay(50)(k) for k in (0, 49, 50, 100)] == pytest.approx([1, 1, 0.1, 0.01])

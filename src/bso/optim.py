@@ -202,15 +202,15 @@ class FlipOptimizer(Optimizer):
         return [(group, p, square) for (group, p), square in zip(found, squares, strict=True)]
 
     def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
-        return {"momentum": torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)}
+        return {"momentum": torch.zeros(parameter.shape, dtype=_wide(parameter), device=parameter.device)}
 
     def _momentum(self, group: dict[str, Any], parameter: BinaryParameter) -> Tensor:
         state = self.state[parameter]
         # The network may have been moved or cast since: `to` does nothing otherwise.
-        momentum = state["momentum"] = state["momentum"].to(device=parameter.device, dtype=parameter.dtype)
+        momentum = state["momentum"] = state["momentum"].to(device=parameter.device, dtype=_wide(parameter))
         # Zeros are a beginning. Only now is it known which weights to hold on to: they may have been loaded since.
         if group["initial_momentum"] and not momentum.any():
-            momentum.add_(signs(parameter), alpha=-group["initial_momentum"])
+            momentum.add_(signs(parameter).to(momentum.dtype), alpha=-group["initial_momentum"])
         return momentum
 
     def _fold(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
@@ -421,6 +421,11 @@ class TBSO(FlipOptimizer):
                 f"load_state_dict: the state was saved with time_steps={saved_group['time_steps']}; this "
                 f"optimizer has time_steps={self.time_steps}. Build it with the saved number, or start afresh."
             )
+
+
+def _wide(parameter: BinaryParameter) -> torch.dtype:
+    """The type of a parameter's momentum: in half precision, steps of 1 − β1 would be lost."""
+    return torch.promote_types(parameter.dtype, torch.float32)
 
 
 def _mean_square(gradient: Tensor) -> Tensor:
