@@ -38,11 +38,11 @@ class RunDirectory:
         Args:
             patience: Seconds to wait for another process to end: readers of a killed run live on for a few.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"--out: {self.path} is a file; expected a folder, or a name that is free.")
         with writing(self.path):
+            if self.path.is_file():
+                raise UserError(f"--out: {self.path} is a file; expected a folder, or a name that is free.")
             self.path.mkdir(parents=True, exist_ok=True)
-        folder = os.open(self.path, os.O_RDONLY)
+            folder = os.open(self.path, os.O_RDONLY)
         try:
             self._lock(folder, time.monotonic() + patience)
             yield
