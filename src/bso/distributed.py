@@ -47,7 +47,12 @@ def joined_world() -> Iterator[World]:
         return
     if cuda:
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if cuda else "gloo")
+    # torchrun may keep its store when it starts processes again: each start has a part of it for itself, so that
+    # nobody looks for the processes of the one before.
+    store, _, _ = next(distributed.rendezvous("env://", world.rank, size))  # pyright: ignore[reportPrivateImportUsage]
+    prefix = f"start {environ['TORCHELASTIC_RESTART_COUNT']}"
+    store = distributed.PrefixStore(prefix, store)  # pyright: ignore[reportPrivateImportUsage]
+    distributed.init_process_group("nccl" if cuda else "gloo", store=store, rank=world.rank, world_size=size)
     try:
         yield world
     finally:
