@@ -25,17 +25,9 @@ import torch
 from bso.run import RunDirectory
 
 RESULTS = Path(__file__).parent / "results" / "survival.json"
-RECIPE = [
-    "digits",
-    "--plan",
-    "8,16,pool,16",
-    "--train-samples",
-    "600",
-    "--epochs",
-    "12",
-    "--checkpoint-minutes",
-    "0.002",
-]
+FIELDS = ["--plan", "8,16,pool,16", "--train-samples", "600", "--epochs", "24"]
+RECIPE = ["digits", *FIELDS, "--checkpoint-minutes", "0.002"]
+UPDATES = 24 * 10
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -88,23 +80,38 @@ def differences(a: Any, b: Any, path: str = "") -> list[str]:
     return [] if a == b else [path]
 
 
+def newest_update(run: Path) -> int:
+    """How far a run is, by the names of its checkpoints."""
+    numbers = [int(path.stem[7:]) for path in (run / "checkpoints").glob("update-*.ckpt")]
+    return max(numbers, default=0)
+
+
 def survive(folder: Path, processes: int, kills: int, rng: random.Random) -> dict[str, Any]:
+    """Kills at random updates, the first while starting, and every third in the middle of writing a file."""
     whole, killed = folder / f"whole{processes}", folder / f"killed{processes}"
-    begun = time.perf_counter()
     assert start(whole, processes).wait() == 0
-    alone = time.perf_counter() - begun
+    targets = [0, *sorted(rng.randrange(1, int(0.85 * UPDATES)) for _ in range(kills - 1))]
     places = []
-    while len(places) < kills:
+    for number, target in enumerate(targets):
         process = start(killed, processes, "--resume")
-        # From the start of the interpreter to a little beyond where an uninterrupted run ends.
-        time.sleep(rng.uniform(0.3, 1.0) * alone)
-        finished = process.poll() is not None
+        while newest_update(killed) < target and process.poll() is None:
+            time.sleep(0.001)
+        writing = number % 3 == 2
+        if writing:
+            while process.poll() is None and not any(killed.rglob("*.partial")):
+                pass
+        else:
+            time.sleep(rng.uniform(0, 0.2) if target else rng.uniform(0, 5))
+        assert process.poll() is None, "it ended before it was killed"
         kill_all(process)
+        left = [path.name for path in killed.rglob("*.partial")]
         state, notes = RunDirectory(killed).checkpoints.load_newest()
-        places.append({"update": state["place"][2] if state else 0, "damaged": len(notes), "finished": finished})
+        place = {"update": state["place"][2] if state else 0, "within_epoch": bool(state and state["place"][1])}
+        places.append({**place, "partial_files_left": left, "damaged_checkpoints": len(notes)})
         print(f"{processes} process(es), kill {len(places)}: {places[-1]}", flush=True)
     assert start(killed, processes, "--resume").wait() == 0
     found = differences(end_of(whole), end_of(killed))
+    print(f"{processes} process(es): {found or 'identical'}", flush=True)
     return {"processes": processes, "kills": places, "differences": found}
 
 
@@ -112,22 +119,19 @@ def restart(folder: Path, kills: int, rng: random.Random) -> dict[str, Any]:
     """Kills one of two workers again and again; torchrun starts both again."""
     killed, places = folder / "restarted", []
     process = start(killed, 2, restarts=kills)
-    known: set[int] = set()
-    while len(places) < kills and process.poll() is None:
-        workers = [pid for pid in descendants(process.pid) if pid not in known]
-        if len(workers) < 2:
-            time.sleep(0.05)
-            continue
-        time.sleep(rng.uniform(5, 8))
-        victim = rng.choice(workers)
-        known |= set(workers)
-        try:
-            os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-        state, _ = RunDirectory(killed).checkpoints.load_newest()
-        places.append({"update": state["place"][2] if state else 0})
-        print(f"killed a worker: {places[-1]}", flush=True)
+    for target in sorted(rng.randrange(1, int(0.85 * UPDATES)) for _ in range(kills)):
+        while newest_update(killed) < target and process.poll() is None:
+            time.sleep(0.001)
+        # Both workers are of this start: the last one's are gone when its successors have saved something.
+        workers = descendants(process.pid)
+        os.kill(rng.choice(workers), signal.SIGKILL)
+        places.append({"update": newest_update(killed)})
+        print(f"killed one of the workers {workers}: {places[-1]}", flush=True)
+        while set(workers) & set(descendants(process.pid)) and process.poll() is None:
+            time.sleep(0.01)
+        reached = newest_update(killed)
+        while newest_update(killed) <= reached and process.poll() is None:
+            time.sleep(0.01)
     status = process.wait()
     found = differences(end_of(folder / "whole2"), end_of(killed)) if status == 0 else [f"exit status {status}"]
     return {"processes": 2, "restarted_by": "torchrun", "kills": places, "differences": found}

@@ -3,6 +3,8 @@ import errno
 import json
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -533,3 +535,31 @@ def test_init_from_is_needed_for_the_start_alone(finished: Path, tmp_path: Path)
     result = train.train(config, out)
     shutil.rmtree(source)
     assert train.evaluate_run(out)["test_accuracy"] == result["test_accuracy"]
+
+
+# The documentation.
+
+
+def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    text = (Path(__file__).resolve().parent.parent / "docs" / "training.md").read_text()
+    commands = [
+        shlex.split(line, comments=True)
+        for block in re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)
+        for line in block.splitlines()
+    ]
+    commands += [shlex.split(command) for command in re.findall(r"`(bso train .*?)`", text, flags=re.DOTALL)]
+    assert len(commands) > 8
+    monkeypatch.chdir(tmp_path)
+    small = ["--train-samples", "100", "--plan", "4,4"]  # the same commands on less
+    for words in commands:
+        arguments = words[words.index("bso") + 1 :]
+        if "--help" in arguments:
+            with pytest.raises(SystemExit):
+                cli.main(arguments)
+        elif words[0] == "bso" and arguments[:2] in (["train", "digits"], ["evaluate", "runs/first"], ["recipes"]):
+            assert cli.main([*arguments, *(small if arguments[0] == "train" else [])]) == 0, arguments
+        else:
+            cli._parser().parse_args(arguments)
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(block, "docs/training.md", "exec"), {})
+    assert {p.name for p in (tmp_path / "runs").iterdir()} == {"first", "tuned", "grid", "python"}
