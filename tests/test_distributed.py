@@ -15,10 +15,12 @@ import pytest
 import torch
 from torch import Tensor, distributed
 
-from bso import UserError
+from bso import UserError, cli
 from bso.bits import BinaryParameter
 from bso.distributed import World, average, check_identical, first_on_machine, joined_world, summed
 from bso.recipes import Config, recipe
+from bso.run import RunDirectory
+from bso.train import train
 from bso.trainer import Trainer, load_data
 
 TINY = dataclasses.replace(recipe("digits"), plan=(4, 8, "pool", 8), train_samples=199, batch_size=32, epochs=2)
@@ -32,12 +34,19 @@ def torchrun(*arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def test_what_two_processes_share(tmp_path: Path) -> None:
-    process = torchrun(__file__, str(tmp_path))
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes left that ran the checks below and then trained."""
+    folder = tmp_path_factory.mktemp("two")
+    process = torchrun(__file__, str(folder))
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
-    done = (tmp_path / "0.txt").read_text()
-    assert done == (tmp_path / "1.txt").read_text()
+    return folder
+
+
+def test_what_two_processes_share(on_two: Path) -> None:
+    done = (on_two / "0.txt").read_text()
+    assert done == (on_two / "1.txt").read_text()
     assert done.split() == [name for name, _ in checks()]
 
 
@@ -122,7 +131,7 @@ def trained_in_double(config: Config, world: World) -> Trainer:
 
 def check_on_two_processes_training_equals_one_process(world: World) -> None:
     # 198 samples: six full batches and one of six samples.
-    shared = dataclasses.replace(TINY, train_samples=198, sync_batchnorm=True)
+    shared = dataclasses.replace(TINY, train_samples=198, epochs=1, sync_batchnorm=True)
     for changes in (
         {"flip": True},
         {"updates": "accumulated", "optimizer": "bso", "gamma": 1e-6},
@@ -168,8 +177,8 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes in /proc")
-def test_a_lost_worker_restarts_and_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+def test_a_lost_worker_restarts_and_ends_with_the_same_bits(on_two: Path, tmp_path: Path) -> None:
+    whole, killed = on_two / "whole", tmp_path / "killed"
     options = ["-m", "bso", "train", "digits", *OPTIONS, "--epochs", "4", "--checkpoint-minutes", "0.005", "--out"]
     process = torchrun(*options, str(killed), "--json", restarts=1)
     while not (killed / "checkpoints").exists() and process.poll() is None:
@@ -178,11 +187,7 @@ def test_a_lost_worker_restarts_and_ends_with_the_same_bits(tmp_path: Path) -> N
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert output.count("\n") == 1, "the first process speaks for all"
-
-    reference = torchrun(*options, str(whole))
-    _, errors = reference.communicate(timeout=300)
-    assert reference.returncode == 0, errors
-    first, second = (bso_state(run) for run in (whole, killed))
+    first, second = (last_state(run) for run in (whole, killed))
     assert first["place"] == second["place"]
     for name, value in first["net"].items():
         assert torch.equal(value, second["net"][name]), name
@@ -191,23 +196,17 @@ def test_a_lost_worker_restarts_and_ends_with_the_same_bits(tmp_path: Path) -> N
         assert [a[key] for key in keys] == [b[key] for key in keys]
 
 
-def bso_state(run: Path) -> dict[str, Any]:
-    from bso.run import RunDirectory
-
+def last_state(run: Path) -> dict[str, Any]:
     return RunDirectory(run).checkpoints.load_newest()[0]
 
 
 def test_under_torchrun_a_place_is_needed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    from bso import cli
-
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert cli.main(["train", "digits"]) == 2
     assert "under torchrun all processes need the same one" in capsys.readouterr().err
 
 
 def test_other_processes_print_no_result(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    from bso import cli
-
     monkeypatch.setenv("RANK", "1")
     assert cli.main(["recipes"]) == 0
     assert capsys.readouterr().out == ""
@@ -234,6 +233,7 @@ def main() -> None:
             check(world)
             with open(Path(sys.argv[1]) / f"{world.rank}.txt", "a") as file:
                 file.write(f"{name}\n")
+        train(dataclasses.replace(TINY, train_samples=200, epochs=4), Path(sys.argv[1]) / "whole")
 
 
 if __name__ == "__main__":
