@@ -87,7 +87,10 @@ def newest_update(run: Path) -> int:
 
 
 def survive(folder: Path, processes: int, kills: int, rng: random.Random) -> dict[str, Any]:
-    """Kills at random updates, the first while starting, and every third in the middle of writing a file."""
+    """Kills at random updates, the first while starting, every third when a file is seen being written.
+
+    Most such kills come too late, after the rename; `partial_files_left` says which did not.
+    """
     whole, killed = folder / f"whole{processes}", folder / f"killed{processes}"
     assert start(whole, processes).wait() == 0
     targets = [0, *sorted(rng.randrange(1, int(0.85 * UPDATES)) for _ in range(kills - 1))]
