@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from bso.errors import UserError
 
 _MAGIC = b"BSOCKPT1"
 _TENSOR = "tensor:"
+_PARTIAL = ".partial"
 _NAME = re.compile(r"update-(\d{9})\.ckpt")
 
 
@@ -32,23 +34,41 @@ class DamagedCheckpoint(UserError):
     """A file that is not a whole checkpoint."""
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Words a failure to write, such as a full disk, for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}); make room or choose another --out. What was "
+            "written before is intact: go on with --resume."
+        ) from error
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file by new content, or leaves it as it was."""
-    temporary = path.with_name(path.name + ".partial")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    """Replaces a file by new content, or leaves it as it was.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    temporary = path.with_name(path.name + _PARTIAL)
+    with writing(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -80,30 +100,31 @@ def _join(tree: Any, tensors: dict[str, Tensor]) -> Any:
     return tree
 
 
-def save(path: Path, tree: Any) -> None:
-    """Writes a tree of dicts, lists, tensors and plain values.
-
-    Raises:
-        OSError: If it cannot be written; a file that was there before is intact.
-    """
+def encode(tree: Any) -> bytes:
+    """The file content of a tree of dicts, lists, tensors and plain values."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_split(tree, "", tensors))
     payload = save_tensors(tensors, metadata={"tree": text})
-    write_atomically(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
+    return _MAGIC + hashlib.sha256(payload).digest() + payload
 
 
 def load(path: Path) -> Any:
-    """Reads what `save` wrote, onto the CPU.
+    """Reads a file of what `encode` made, onto the CPU.
 
     Raises:
         DamagedCheckpoint: If any byte differs from what was written, or some are missing.
+        UserError: If reading is not permitted.
     """
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); give yourself permission.") from error
+    except OSError as error:
+        raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror}).") from error
     digest, payload = content[8:40], content[40:]
     if content[:8] != _MAGIC or hashlib.sha256(payload).digest() != digest:
         raise DamagedCheckpoint(
-            f"{path}: received {len(content)} bytes that are not a whole checkpoint; expected one written by "
-            "bso train. Remove it: the one before is used then."
+            f"{path}: received {len(content)} bytes that are not a whole checkpoint; expected one written by bso train."
         )
     try:
         length = int.from_bytes(payload[:8], "little")
@@ -137,17 +158,25 @@ class Checkpoints:
         return sorted((int(match[1]), path) for match, path in found if match)
 
     def save(self, update: int, tree: Any, *, best: bool = False) -> None:
-        """Writes the state after `update` updates and removes those too old to keep."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        save(self.folder / f"update-{update:09d}.ckpt", tree)
+        """Writes the state after `update` updates and removes what is not needed any more."""
+        content = encode(tree)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        # The best one first: a run that is killed in between writes both again.
         if best:
-            save(self.best, tree)
-        for _, path in self._numbered()[: -self.keep]:
-            path.unlink()
+            write_atomically(self.best, content)
+        write_atomically(self.folder / f"update-{update:09d}.ckpt", content)
+        # Newer ones were damaged and passed over; partial ones are what a killed process left.
+        numbered = self._numbered()
+        newer = [path for number, path in numbered if number > update]
+        older = [path for number, path in numbered if number <= update]
+        with writing(self.folder):
+            for path in [*newer, *older[: -self.keep], *self.folder.glob(f"*{_PARTIAL}")]:
+                path.unlink()
 
-    def newest_first(self) -> Iterator[Path]:
-        """All numbered checkpoints, the last one first."""
-        return (path for _, path in reversed(self._numbered()))
+    def newest_first(self) -> list[Path]:
+        """All checkpoints to go on from: the numbered ones, the last one first, then the best."""
+        return [path for _, path in reversed(self._numbered())] + ([self.best] if self.best.exists() else [])
 
     def load_newest(self) -> tuple[Any, list[str]]:
         """The newest checkpoint that is whole, and a warning for each damaged one that was passed over.
@@ -162,9 +191,12 @@ class Checkpoints:
             try:
                 return load(path), warnings
             except DamagedCheckpoint as error:
-                warnings.append(str(error))
+                warnings.append(f"{error} The one before is used.")
         if warnings:
-            raise DamagedCheckpoint(f"{self.folder}: all {len(warnings)} checkpoints are damaged. {warnings[0]}")
+            raise DamagedCheckpoint(
+                f"{self.folder}: received {len(warnings)} checkpoints and all are damaged; expected a whole one. "
+                "Start afresh with another --out."
+            )
         return None, []
 
 

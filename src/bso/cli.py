@@ -7,18 +7,20 @@ error. Exit status: 0 done, 2 the user's mistake (one line, no traceback), 1 our
 import argparse
 import dataclasses
 import json
+import math
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, NoReturn
 
 import bso
 from bso.errors import UserError
 from bso.extras import need
-from bso.recipes import RECIPES, Config, recipe
+from bso.recipes import RECIPES, Config, choices_of, recipe
 
-_OPTION = re.compile(r"--\w+")
+_OPTION = re.compile(r"^--\w+")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -28,7 +30,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (try {self.prog} --help)\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; the help of `train` shows the numbers of a config as defaults."""
     parser = _Parser(prog="bso", description="Train binary spiking networks in constant memory.")
     parser.add_argument("--version", action="version", version=f"bso {bso.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -43,27 +46,53 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "recipes", _recipes, _recipes_text)
 
     train = _command(commands, "train", _train, _train_text)
+    train.usage = "bso train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--sweep FIELD=V1,V2,...]"
     train.add_argument("recipe", metavar="RECIPE", help="one of those that `bso recipes` lists")
     train.add_argument("--data", metavar="DIR", help="where the data is (by default what was downloaded before)")
     train.add_argument("--out", metavar="RUN", help="run directory (runs/RECIPE, or the next free one)")
-    train.add_argument("--resume", action="store_true", help="go on from the last checkpoint in RUN")
+    train.add_argument("--resume", action="store_true", help="go on from the last checkpoint in RUN, bit for bit")
+    train.add_argument(
+        "--sweep",
+        metavar="FIELD=V1,V2,...",
+        action="append",
+        default=[],
+        help="train a grid of values, a run each, and tabulate; repeat it for more fields",
+    )
     train.add_argument("--workers", type=_whole, default=0, metavar="N", help="processes that read files (0)")
-    fields = train.add_argument_group("the recipe's own numbers, any of which you can set")
-    for name, (kind, choices, help) in _fields().items():
-        fields.add_argument(
-            f"--{name.replace('_', '-')}",
-            dest=f"field_{name}",
-            type=kind,
-            choices=choices,
-            help=help.replace("%", "%%"),
-            default=argparse.SUPPRESS,
-            metavar=None if choices else name.upper(),
-        )
+    train.add_argument(
+        "--checkpoint-minutes",
+        type=_real,
+        default=10.0,
+        metavar="X",
+        help="also save within an epoch after so many minutes (10)",
+    )
+    _add_fields(train, shown)
 
     evaluate = _command(commands, "evaluate", _evaluate, _evaluate_text)
     evaluate.add_argument("run_path", metavar="RUN", help="a run directory")
     evaluate.add_argument("--data", metavar="DIR", help="where the data is (by default where it was in training)")
     return parser
+
+
+def _add_fields(train: argparse.ArgumentParser, shown: Config | None) -> None:
+    """Adds an option for each field of a recipe, with type, choices and help from the config itself."""
+    group: Any = train
+    for field in dataclasses.fields(Config):
+        if field.metadata["heading"]:
+            group = train.add_argument_group(field.metadata["heading"])
+        read, metavar = _reader(field)
+        default = "" if shown is None else f" ({_written(getattr(shown, field.name))})"
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            dest=f"field_{field.name}",
+            type=read,
+            help=f"{field.metadata['help']}{default}".replace("%", "%%"),
+            default=argparse.SUPPRESS,
+            choices=choices_of(field) or None,
+            metavar=metavar,
+        )
+    if shown is None:
+        train.epilog = "`bso train RECIPE --help` shows the numbers of that recipe."
 
 
 def _data(options: argparse.Namespace) -> dict[str, Any]:
@@ -75,15 +104,25 @@ def _data_text(result: dict[str, Any]) -> str:
     return need("bso.data.description").describe_text(result)
 
 
-def _fields() -> dict[str, tuple[Callable[[str], Any], Sequence[str] | None, str]]:
-    """For each field of a recipe: how to read it, what it may be, and what it means."""
-    readers: dict[Any, Callable[[str], Any]] = {int: _integer, float: _real, bool: _yes_or_no}
-    result = {}
-    for field in dataclasses.fields(Config):
-        choices = get_args(field.type) if get_origin(field.type) is Literal else None
-        reader = str if choices or field.type is str else readers.get(field.type, _plan)
-        result[field.name] = (reader, choices, field.metadata["help"])
-    return result
+def _reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]:
+    """How to read a field from text, and what stands for its value in the help."""
+    if choices_of(field):
+        return str, None
+    readers: dict[Any, tuple[Callable[[str], Any], str]] = {
+        int: (_integer, "N"),
+        float: (_real, "X"),
+        bool: (_yes_or_no, "yes|no"),
+        str: (str, "PATH"),
+    }
+    return readers.get(field.type, (_plan, "C1,C2,..."))
+
+
+def _written(value: Any) -> str:
+    """A field as one would write it on the command line."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text or "none"
 
 
 def _integer(text: str) -> int:
@@ -95,9 +134,12 @@ def _integer(text: str) -> int:
 
 def _real(text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected a number such as 5e-7") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a number such as 5e-7")
+    return value
 
 
 def _yes_or_no(text: str) -> bool:
@@ -107,7 +149,10 @@ def _yes_or_no(text: str) -> bool:
 
 
 def _plan(text: str) -> tuple[int | str, ...]:
-    return tuple(int(part) if part.isdigit() else part for part in text.split(",") if part)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if any(not part.isdigit() and part != "pool" for part in parts):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected channels and pools, as 32,64,pool,128")
+    return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
 def _recipes(options: argparse.Namespace) -> dict[str, Any]:
@@ -122,20 +167,48 @@ def _recipes(options: argparse.Namespace) -> dict[str, Any]:
 
 def _recipes_text(result: dict[str, Any]) -> str:
     width = max(len(entry["name"]) for entry in result["recipes"])
-    lines = [f"{entry['name']:{width}}  {entry['help']}" for entry in result["recipes"]]
-    return "\n".join([*lines, "", "Train one with: bso train NAME --data DIR"])
+    groups: dict[str, list[str]] = {"For two CPU cores:": []}
+    for entry in result["recipes"]:
+        small = entry["name"].endswith("-small") or entry["name"] in ("digits", "folder")
+        heading = "For two CPU cores:" if small else f"The paper's, on {entry['dataset']}:"
+        groups.setdefault(heading, []).append(f"  {entry['name']:{width}}  {entry['help']}")
+    advice = "Train one with: bso train NAME --data DIR. Its numbers: bso train NAME --help"
+    return "\n".join(f"{heading}\n" + "\n".join(lines) + "\n" for heading, lines in groups.items()) + f"\n{advice}"
 
 
 def _train(options: argparse.Namespace) -> dict[str, Any]:
     """Train a recipe; every number of it can be set."""
     given = {key.removeprefix("field_"): value for key, value in vars(options).items() if key.startswith("field_")}
     config = dataclasses.replace(recipe(options.recipe), **given)
-    training = need("bso.train")
-    out = Path(options.out) if options.out else training.default_out(options.recipe)
-    return training.train(config, out, data=options.data, resume=options.resume, workers=options.workers)
+    grid = dict(_grid_line(text) for text in options.sweep)
+    if "LOCAL_RANK" in os.environ and not options.out:
+        raise UserError("--out: received none; under torchrun all processes need the same one. Give --out RUN.")
+    default_out = need("bso.run").default_out
+    name = f"{options.recipe}-sweep" if grid else options.recipe
+    # A sweep goes on by itself, so its folder is always the same one.
+    out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
+    shared = {"data": options.data, "workers": options.workers, "checkpoint_minutes": options.checkpoint_minutes}
+    if grid:
+        return need("bso.sweep").sweep(config, grid, out, **shared)
+    return need("bso.train").train(config, out, resume=options.resume, **shared)
+
+
+def _grid_line(text: str) -> tuple[str, list[Any]]:
+    """The field and the values of FIELD=V1,V2,...; values that hold commas are separated by semicolons."""
+    name, _, values = text.partition("=")
+    found = {field.name: field for field in dataclasses.fields(Config)}.get(name.strip().replace("-", "_"))
+    if found is None or not values:
+        raise UserError(f"--sweep: received {text!r}; expected FIELD=V1,V2,... with a field of the recipe.")
+    read, _ = _reader(found)
+    try:
+        return found.name, [read(value) for value in values.split(";" if ";" in values else ",")]
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"--sweep {found.name}: {error}.") from error
 
 
 def _train_text(result: dict[str, Any]) -> str:
+    if "points" in result:
+        return f"{need('bso.sweep').table(result)}\n\nin {result['sweep']} (sweep.json, sweep.md)"
     if result["finished_before"]:
         return f"{result['run']} was finished already: test accuracy {result['test_accuracy']:.4f}"
     return (
@@ -182,14 +255,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     # A field may be written as in the config, --time_steps, or as is usual for options, --time-steps.
-    options = _parser().parse_args([a.replace("_", "-") if _OPTION.fullmatch(a) else a for a in given])
+    given = [_OPTION.sub(lambda match: match[0].replace("_", "-"), argument, count=1) for argument in given]
+    named = next((word for word in given[1:] if word in RECIPES), None)
+    options = _parser(recipe(named) if named else None).parse_args(given)
     try:
         result = options.run(options)
     except (UserError, OSError) as error:
         print(f"bso: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("bso: interrupted", file=sys.stderr)
+        hint = "; what was saved is intact, go on with --resume" if options.run is _train else ""
+        print(f"bso: interrupted{hint}", file=sys.stderr)
         return 130
-    print(json.dumps(result) if options.json else options.text(result))
+    # Under torchrun, the first process speaks for all.
+    if os.environ.get("RANK", "0") == "0":
+        try:
+            print(json.dumps(result) if options.json else options.text(result), flush=True)
+        except BrokenPipeError:  # as in `bso recipes | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -20,10 +20,13 @@ from bso.bits import BinaryParameter
 class World(NamedTuple):
     """Which of how many processes this is, and its device."""
 
-    rank: int
-    size: int
-    device: torch.device
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+    local_rank: int = 0
+    """Its number on its machine."""
     restarted: bool = False
+    """Whether torchrun has started it again after a process was lost."""
 
     @property
     def is_first(self) -> bool:
@@ -33,19 +36,37 @@ class World(NamedTuple):
 
 @contextmanager
 def joined_world() -> Iterator[World]:
-    """Joins the processes that torchrun started; without torchrun, a world of one."""
-    size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    """Joins the processes that torchrun started; without torchrun, a world of one. Within itself, the same one."""
+    environ = {name: int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")}
+    size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), environ["LOCAL_RANK"]
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
-    if size == 1:
-        yield World(0, 1, device)
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    world = World(environ["RANK"], size, device, local_rank, environ["TORCHELASTIC_RESTART_COUNT"] > 0)
+    if size == 1 or distributed.is_initialized():
+        yield world
         return
-    distributed.init_process_group("nccl" if cuda else "gloo")
+    if cuda:
+        torch.cuda.set_device(device)
+    # torchrun may keep its store when it starts processes again: each start has a part of it for itself, so that
+    # nobody looks for the processes of the one before.
+    store, _, _ = next(distributed.rendezvous("env://", world.rank, size))  # pyright: ignore[reportPrivateImportUsage]
+    prefix = f"start {environ['TORCHELASTIC_RESTART_COUNT']}"
+    store = distributed.PrefixStore(prefix, store)  # pyright: ignore[reportPrivateImportUsage]
+    distributed.init_process_group("nccl" if cuda else "gloo", store=store, rank=world.rank, world_size=size)
     try:
-        restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-        yield World(rank, size, device, restarted)
+        yield world
     finally:
         distributed.destroy_process_group()
+
+
+@contextmanager
+def first_on_machine(world: World) -> Iterator[None]:
+    """Lets one process of each machine run the block before the others, so that they find what it has left."""
+    if world.size > 1 and world.local_rank > 0:
+        distributed.barrier()
+    yield
+    if world.size > 1 and world.local_rank == 0:
+        distributed.barrier()
 
 
 def average(tensors: Iterable[Tensor]) -> None:
