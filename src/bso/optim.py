@@ -32,6 +32,10 @@ _RATES = {"beta": ("one_minus_beta1",), "betas": ("one_minus_beta1", "one_minus_
 FlipRule = Callable[[Tensor, Tensor], Tensor]
 
 
+class NotFinite(UserError):
+    """A gradient with NaN or infinite values; whoever raises it has changed nothing."""
+
+
 def bso_flips(signs: Tensor, momentum: Tensor, gamma: float) -> Tensor:
     """BSO's rule (Eq. 12): which weights flip.
 
@@ -134,7 +138,7 @@ class FlipOptimizer(Optimizer):
         Over a sequence, M ← β1 M + (1 − β1) Σ G[t], with the momentum itself as the accumulator.
 
         Raises:
-            UserError: If a gradient is not finite. The sequence ends there without a flip; the momentum keeps the
+            NotFinite: If a gradient is not finite. The sequence ends there without a flip; the momentum keeps the
                 value that it had before this time step.
         """
         t = self._checked_time(t)
@@ -154,7 +158,7 @@ class FlipOptimizer(Optimizer):
             t: Time step of the gradients, from 0.
 
         Raises:
-            UserError: If a gradient is not finite; no weight flips then and the momentum keeps its value.
+            NotFinite: If a gradient is not finite; no weight flips then and the momentum keeps its value.
         """
         loss = None
         if closure is not None:
@@ -193,7 +197,7 @@ class FlipOptimizer(Optimizer):
         for (_, parameter), good in zip(found, finite, strict=True):
             if not good:
                 self._start_sequence()
-                raise UserError(
+                raise NotFinite(
                     f"{type(self).__name__}: the gradient of a binary parameter of shape "
                     f"{tuple(parameter.shape)} holds NaN or infinite values; expected finite ones. No weight "
                     "was flipped and the momentum is as before. Look for a loss that overflows or for bad "
@@ -568,7 +572,7 @@ def update_all(optimizers: Iterable[Optimizer], t: int | None) -> None:
 def _check_finite(optimizer: Optimizer) -> None:
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if gradients and not torch.stack([gradient.isfinite().all() for gradient in gradients]).all():
-        raise UserError(
+        raise NotFinite(
             f"{type(optimizer).__name__}: a gradient of the real-valued parameters holds NaN or infinite values; "
             "expected finite ones. Nothing was updated. Look for bad inputs, or lower the learning rate."
         )
@@ -581,7 +585,7 @@ def accumulate_all(optimizers: Iterable[Optimizer], t: int) -> None:
         for optimizer in optimizers:
             if isinstance(optimizer, FlipOptimizer):
                 optimizer.accumulate(t=t)
-    except UserError:
+    except NotFinite:
         for optimizer in optimizers:
             optimizer.zero_grad()
         raise

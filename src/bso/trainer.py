@@ -36,7 +36,7 @@ from bso.network import ImageNetwork
 from bso.neuron import LIF
 from bso.norm import estimating_statistics, synchronize_statistics
 from bso.online import online_update
-from bso.optim import BSO, TBSO, FlipOptimizer, Schedule, constant, cosine, inverse_sqrt, step_decay
+from bso.optim import BSO, TBSO, FlipOptimizer, NotFinite, Schedule, constant, cosine, inverse_sqrt, step_decay
 from bso.recipes import Config
 
 _SURROGATES = {
@@ -250,10 +250,8 @@ class Trainer:
             else:
                 accumulate = config.updates == "accumulated"
                 outcome = online_update(self.net, frames, loss, self.optimizers, accumulate=accumulate)
-        except UserError as error:
-            if any(p.grad is not None and not p.grad.isfinite().all() for p in self.net.parameters()):
-                raise _diverged(f"a gradient in {place}") from error
-            raise
+        except NotFinite as error:
+            raise _diverged(f"a gradient in {place}") from error
         for schedule in self.schedules:
             schedule.step()
         correct = int((outcome.logits.argmax(dim=1) == labels).sum())
