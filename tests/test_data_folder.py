@@ -1,4 +1,5 @@
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from data_files import aedat, nmnist_bin, own_cache, png, put, wav  # noqa: F401
 
 from bso import UserError
-from bso.data import ArrayDataset, FileDataset, folder, load
+from bso.data import ArrayDataset, FileDataset, find, folder, load
 from bso.data import cache as cache_module
 
 
@@ -40,11 +41,55 @@ def test_a_seeded_split_of_pictures(tmp_path):
     assert 0.15 < train.mean[0] < 0.25
 
 
-@pytest.mark.parametrize("names", [("train", "val"), ("Training", "test"), ("train", "validation")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train", "val"),
+        ("Training", "test"),
+        ("train", "validation"),
+        ("train", "eval"),
+        ("train", "dev"),
+        ("training_set", "test_set"),
+        ("TrainData", "holdout"),
+    ],
+)
 def test_folders_of_splits(tmp_path, names):
     for place, name in enumerate(names):
         write_images(tmp_path / name, count=3 + place)
     assert (len(folder(tmp_path)), len(folder(tmp_path, "val")), len(folder(tmp_path, "test"))) == (6, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("val", "test"), "splits test and val, and none for training"),
+        (("train", "training", "val"), "train and training are both for the train split"),
+        (("fold1", "fold2"), "fold1, fold2 all hold class0, class1, so these look like splits"),
+    ],
+)
+def test_splits_never_become_classes(tmp_path, names, message):
+    for name in names:
+        write_images(tmp_path / name, count=3)
+    with pytest.raises(UserError, match=message):
+        folder(tmp_path)
+
+
+def test_one_word_of_a_split_can_be_a_class(tmp_path):
+    write_images(tmp_path)
+    (tmp_path / "class0").rename(tmp_path / "train")
+    assert folder(tmp_path).classes == ("class1", "train")
+
+
+def test_a_test_folder_without_labels_is_left_out(tmp_path):
+    for name in ("train", "val"):
+        write_images(tmp_path / name, count=3)
+    put(tmp_path / "test" / "1.png", gray(1))
+    assert find(tmp_path).splits == ("train", "val")
+    put(tmp_path / "val" / "1.png", gray(1))
+    shutil.rmtree(tmp_path / "val" / "class0")
+    shutil.rmtree(tmp_path / "val" / "class1")
+    with pytest.raises(UserError, match=r"val: 1 files and no folders of classes here.*Move each file"):
+        folder(tmp_path)
 
 
 def test_channels_and_size_are_found(tmp_path):

@@ -1,6 +1,7 @@
 """Folders of classes: which files belong to which class and to which split."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import numpy as np
 
 from bso.errors import UserError
 
-# What people call the folders; the first word is ours.
+# What people call the folders, with or without "set" or "data" behind it; the first word is ours.
 _SPLIT_WORDS = {
     "train": ("train", "training"),
-    "val": ("val", "valid", "validation"),
-    "test": ("test", "testing"),
+    "val": ("val", "valid", "validation", "eval", "evaluation", "dev"),
+    "test": ("test", "testing", "holdout"),
 }
+_SUFFIX = re.compile(r"[-_ ]?(set|data)$")
 HELD_OUT = 0.2
 # Tiny ImageNet's validation pictures lie in one folder, and this file names the class of each.
 _ANNOTATIONS = "val_annotations.txt"
@@ -22,22 +24,44 @@ _ANNOTATIONS = "val_annotations.txt"
 def split_folders(root: Path) -> dict[str, Path]:
     """Finds the folders of splits below `root`, whatever they are called: `train`, `val` and `test` if there.
 
-    A folder without a training split among its folders has no splits: `test` can be the name of a class.
+    One such name alone can be that of a class (a train is a vehicle), so then there are no splits.
+
+    Raises:
+        UserError: Two folders are for one split, or there is none for training.
     """
-    below = {path.name.lower(): path for path in root.iterdir() if path.is_dir()}
-    found = {
-        split: next(below[word] for word in words if word in below)
-        for split, words in _SPLIT_WORDS.items()
-        if any(word in below for word in words)
-    }
-    found = {split: path for split, path in found.items() if not _unlabeled(path)}
-    return found if "train" in found and len(found) > 1 else {}
+    below = _folders(root)
+    found: dict[str, Path] = {}
+    for path in below:
+        word = _SUFFIX.sub("", path.name.lower())
+        split = next((split for split, words in _SPLIT_WORDS.items() if word in words), None)
+        if split in found:
+            raise UserError(
+                f"{root}: the folders {found[split].name} and {path.name} are both for the {split} split; expected "
+                "one folder a split. Merge them or move one away."
+            )
+        if split is not None:
+            found[split] = path
+    if len(found) < 2:
+        return {}
+    if "train" not in found:
+        raise UserError(
+            f"{root}: splits {' and '.join(path.name for path in found.values())}, and none for training; expected "
+            "a folder train next to them. If these are classes, rename their folders."
+        )
+    if len(found) == 3 and _unlabeled(found["test"]):
+        del found["test"]
+    return {split: found[split] for split in _SPLIT_WORDS if split in found}
+
+
+def _folders(root: Path) -> list[Path]:
+    """The folders that count, by name: neither hidden ones nor Speech Commands' `_background_noise_`."""
+    folders = (path for path in root.iterdir() if path.is_dir() and path.name[0] not in "._")
+    return sorted(folders, key=lambda path: path.name)
 
 
 def _unlabeled(folder: Path) -> bool:
-    """Tiny ImageNet's test pictures lie in one folder `images` and have no labels."""
-    names = [path.name for path in folder.iterdir() if path.name[0] != "."]
-    return names == ["images"]
+    """Test pictures of a competition lie in one folder, or in Tiny ImageNet's `images`, without their classes."""
+    return [path.name for path in _folders(folder)] in ([], ["images"]) and not (folder / _ANNOTATIONS).exists()
 
 
 def walk(folder: Path) -> Iterator[Path]:
@@ -64,12 +88,20 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     """
     if (root / _ANNOTATIONS).is_file():
         return _annotated(root, endings)
-    folders = sorted(
-        (path for path in root.iterdir() if path.is_dir() and path.name[0] not in "._"),
-        key=lambda path: path.name,
-    )
+    folders = _folders(root)
     if not folders:
-        raise UserError(f"{root}: no folders of classes here; expected one folder a class with its files in it.")
+        loose = sum(path.suffix.lower() in endings for path in root.iterdir())
+        raise UserError(
+            f"{root}: {f'{loose:,} files and ' if loose else ''}no folders of classes here; expected one folder a "
+            "class with its files in it. Move each file into the folder of its class."
+        )
+    inner = [{path.name for path in _folders(folder)} for folder in folders]
+    if len(inner) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
+        raise UserError(
+            f"{root}: the folders {', '.join(path.name for path in folders[:4])} all hold "
+            f"{', '.join(sorted(inner[0])[:4])}, so these look like splits, or splits lie inside of classes; expected "
+            "train, val and test with a folder a class in each. Rename or move them."
+        )
     classes = {}
     for folder in folders:
         files = sorted(path for path in walk(folder) if path.suffix.lower() in endings)
