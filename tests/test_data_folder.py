@@ -111,6 +111,22 @@ def test_files_may_lie_deeper_and_others_are_ignored(tmp_path):
     assert len(folder(tmp_path)) + len(folder(tmp_path, "test")) == 21
 
 
+def test_links_are_followed(tmp_path):
+    write_images(tmp_path / "far")
+    for name in ("class0", "class1"):
+        (tmp_path / "near").mkdir(exist_ok=True)
+        (tmp_path / "near" / name).symlink_to(tmp_path / "far" / name)
+    (tmp_path / "far" / "class0" / "up").symlink_to(tmp_path / "far")
+    assert len(folder(tmp_path / "near")) == 16
+    (tmp_path / "splits").mkdir()
+    for name in ("train", "val"):
+        (tmp_path / "splits" / name).symlink_to(tmp_path / "near")
+    assert len(folder(tmp_path / "splits", "val")) == 20
+    (tmp_path / "far" / "class1" / "lost.png").symlink_to(tmp_path / "none.png")
+    with pytest.raises(UserError, match=r"lost.png: a link to .*none.png, which is not there"):
+        folder(tmp_path / "near")
+
+
 def test_a_large_set_streams(tmp_path, monkeypatch):
     write_images(tmp_path)
     monkeypatch.setattr(cache_module, "MEMORY_LIMIT", 100)

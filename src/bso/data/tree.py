@@ -64,17 +64,32 @@ def _unlabeled(folder: Path) -> bool:
     return [path.name for path in _folders(folder)] in ([], ["images"]) and not (folder / _ANNOTATIONS).exists()
 
 
-def walk(folder: Path) -> Iterator[Path]:
+def walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
     """Gives every file at any depth below a folder, except what is hidden or starts with `_`.
+
+    Args:
+        folder: Where to start.
+        above: The real paths of the folders that led here.
 
     Example:
         >>> sum(path.name == "tree.py" for path in walk(Path(__file__).parent))
         1
     """
-    for place, folders, files in os.walk(folder):
-        # In place, because this is where os.walk goes next.
-        folders[:] = [name for name in folders if name[0] not in "._"]
-        yield from (Path(place, name) for name in files if name[0] != ".")
+    here = (*above, folder.resolve())
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                # A link to a folder is followed, but not one that leads back up.
+                back = entry.is_symlink() and any(place.is_relative_to(Path(entry.path).resolve()) for place in here)
+                if entry.name[0] not in "._" and not back:
+                    yield from walk(Path(entry.path), here)
+            elif entry.name[0] != ".":
+                if entry.is_symlink() and not os.path.exists(entry.path):
+                    raise UserError(
+                        f"{entry.path}: a link to {os.readlink(entry.path)}, which is not there; restore that file "
+                        "or remove the link."
+                    )
+                yield Path(entry.path)
 
 
 def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
