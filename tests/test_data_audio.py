@@ -2,10 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import own_cache, put, wav  # noqa: F401
+from data_files import aedat, own_cache, put, wav  # noqa: F401
 
 from bso import UserError
-from bso.data import speech_commands
+from bso.data import find, folder, load, speech_commands
 from bso.data.audio import decode_sound, fit, mel_filters, mel_power, read_sound, spectrogram
 from bso.data.speech import official_split
 
@@ -161,6 +161,37 @@ def test_speech_commands_without_lists_keep_speakers_apart(tmp_path):
     write_speech(tmp_path, lists=False)
     expected = [official_split(Path(f"{speaker:08x}_nohash_0.wav")) for speaker in range(8)]
     assert len(speech_commands(tmp_path, "train")) == 2 * expected.count("train")
+
+
+def test_words_one_level_below_the_lists(tmp_path):
+    write_speech(tmp_path)
+    (tmp_path / "audio").mkdir()
+    for name in ("left", "right", "_background_noise_"):
+        (tmp_path / name).rename(tmp_path / "audio" / name)
+    for data in (load(tmp_path, "val"), speech_commands(tmp_path, "val")):
+        assert (data.name, data.classes, data.labels.tolist()) == ("speech_commands", ("left", "right"), [0, 1])
+
+
+def test_own_splits_beside_the_noise_stay_own_splits(tmp_path):
+    for split, count in (("train", 4), ("val", 3)):
+        for word in ("left", "right"):
+            for number in range(count):
+                put(tmp_path / split / word / f"{number}.wav", wav(TONE[:900]))
+    put(tmp_path / "_background_noise_" / "hum.wav", wav(TONE))
+    assert (find(tmp_path).name, find(tmp_path).splits) == ("folder", ("train", "val"))
+    assert load(tmp_path, "val").classes == ("left", "right")
+
+
+def test_a_list_beside_other_data_means_nothing(tmp_path):
+    for name in ("cat/1.aedat", "cat/2.aedat", "dog/1.aedat", "dog/2.aedat"):
+        put(tmp_path / name, aedat([(1, 1, 1, 1)]))
+    put(tmp_path / "testing_list.txt", b"cat/1.aedat\n")
+    assert find(tmp_path).name == "folder"
+
+
+def test_speech_commands_are_not_read_as_own_sounds(tmp_path):
+    with pytest.raises(UserError, match=r"this is Speech Commands.*read it by speech_commands"):
+        folder(write_speech(tmp_path))
 
 
 def test_the_rule_of_the_official_lists():

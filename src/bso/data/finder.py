@@ -11,7 +11,7 @@ from bso.data.dataset import Dataset, FileDataset
 from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files, nmnist_files
 from bso.data.folders import folder_files, folder_splits
 from bso.data.idx import fashion_mnist, find_idx, mnist
-from bso.data.speech import speech_commands_files
+from bso.data.speech import is_speech_commands, speech_commands_files
 from bso.errors import UserError
 
 
@@ -52,7 +52,7 @@ def find(root: str | Path) -> Source:
         return Source("nmnist", whole, partial(nmnist_files, place))
     if _is_dvs_cifar10(place):
         return Source("dvs_cifar10", whole, partial(dvs_cifar10_files, place))
-    if _is_speech_commands(place):
+    if is_speech_commands(place):
         return Source("speech_commands", ("train", "val", "test"), partial(speech_commands_files, place))
     return Source("folder", folder_splits(place), partial(folder_files, place))
 
@@ -83,12 +83,6 @@ def _inside(place: Path) -> Path:
             break
         place = below[0]
     return place
-
-
-def _is_speech_commands(place: Path) -> bool:
-    """Its lists, its noise or its file names; as plain sounds, speakers would be in both splits."""
-    names = ("validation_list.txt", "testing_list.txt", "_background_noise_")
-    return any((place / name).exists() for name in names) or any(place.glob("*/*_nohash_*.wav"))
 
 
 def _is_nmnist(place: Path) -> bool:

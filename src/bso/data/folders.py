@@ -14,7 +14,7 @@ from bso.data.cache import in_memory
 from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind, measured
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bso.data.images import IMAGE_ENDINGS, decode_image, image_head
-from bso.data.speech import SOUND_SHAPE
+from bso.data.speech import SOUND_SHAPE, is_speech_commands
 from bso.data.tree import class_files, flat, seeded_split, split_folders, walk
 from bso.errors import UserError
 
@@ -91,6 +91,11 @@ def folder_files(
         raise UserError(f"a size of {size} pixels; expected 1 or more.")
     if time_steps < 1:
         raise UserError(f"{time_steps} time steps; expected 1 or more.")
+    if is_speech_commands(root):
+        raise UserError(
+            f"{root}: this is Speech Commands, whose speakers must not be in two splits; read it by speech_commands "
+            "or load."
+        )
     kind, splits = _find(root, seed)
     wanted = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}.get(split, ())
     found = next((splits[name] for name in wanted if name in splits), None)

@@ -29,7 +29,7 @@ def split_folders(root: Path) -> dict[str, Path]:
     Raises:
         UserError: Two folders are for one split, or there is none for training.
     """
-    below = _folders(root)
+    below = folders_below(root)
     found: dict[str, Path] = {}
     for path in below:
         word = _SUFFIX.sub("", path.name.lower())
@@ -53,7 +53,7 @@ def split_folders(root: Path) -> dict[str, Path]:
     return {split: found[split] for split in _SPLIT_WORDS if split in found}
 
 
-def _folders(root: Path) -> list[Path]:
+def folders_below(root: Path) -> list[Path]:
     """The folders that count, by name: neither hidden ones nor Speech Commands' `_background_noise_`."""
     folders = (path for path in root.iterdir() if path.is_dir() and path.name[0] not in "._")
     return sorted(folders, key=lambda path: path.name)
@@ -61,7 +61,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _unlabeled(folder: Path) -> bool:
     """Test pictures of a competition lie in one folder, or in Tiny ImageNet's `images`, without their classes."""
-    return [path.name for path in _folders(folder)] in ([], ["images"]) and not (folder / _ANNOTATIONS).exists()
+    return [path.name for path in folders_below(folder)] in ([], ["images"]) and not (folder / _ANNOTATIONS).exists()
 
 
 def walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
@@ -103,14 +103,14 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     """
     if (root / _ANNOTATIONS).is_file():
         return _annotated(root, endings)
-    folders = _folders(root)
+    folders = folders_below(root)
     if not folders:
         loose = sum(path.suffix.lower() in endings for path in root.iterdir())
         raise UserError(
             f"{root}: {f'{loose:,} files and ' if loose else ''}no folders of classes here; expected one folder a "
             "class with its files in it. Move each file into the folder of its class."
         )
-    inner = [{path.name for path in _folders(folder)} for folder in folders]
+    inner = [{path.name for path in folders_below(folder)} for folder in folders]
     if len(inner) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
         raise UserError(
             f"{root}: the folders {', '.join(path.name for path in folders[:4])} all hold "
