@@ -267,10 +267,20 @@ def test_worker_processes_can_hold_a_set(tmp_path, monkeypatch):
 
 
 def test_one_class_is_a_wrong_folder(tmp_path):
-    write_images(tmp_path / "above" / "all")
-    with pytest.raises(UserError, match=r"one class only, 'all'.*give .*all"):
-        folder(tmp_path / "above")
-    assert load(tmp_path / "above").classes == ("class0", "class1")
+    write_images(tmp_path / "all")
+    put(tmp_path / "readme.txt", b"text")
+    for read in (folder, load):
+        with pytest.raises(UserError, match=r"one class only, 'all'.*give .*all"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("wrapper", ["archive", "train"])
+def test_one_folder_and_nothing_else_is_stepped_into(tmp_path, wrapper):
+    write_images(tmp_path / wrapper)
+    put(tmp_path / ".DS_Store", b"")
+    put(tmp_path / "__MACOSX" / "archive" / "._x.png", b"junk")
+    for read in (folder, load):
+        assert (read(tmp_path).classes, len(read(tmp_path, "test"))) == (("class0", "class1"), 4)
 
 
 def test_splits_must_share_classes(tmp_path):

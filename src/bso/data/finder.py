@@ -12,6 +12,7 @@ from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files, nmnist_f
 from bso.data.folders import folder_files, folder_splits
 from bso.data.idx import fashion_mnist, find_idx, mnist
 from bso.data.speech import is_speech_commands, speech_commands_files
+from bso.data.tree import inside
 from bso.errors import UserError
 
 
@@ -38,7 +39,7 @@ def find(root: str | Path) -> Source:
     place = Path(root).expanduser()
     if not place.exists():
         raise UserError(f"{place}: there is no such file or folder.")
-    place = _inside(place)
+    place = inside(place)
     whole = ("train", "test")
     cifar = find_cifar(place)
     if cifar:
@@ -73,16 +74,6 @@ def load(root: str | Path, split: str = "train", cache: str | Path | None = None
     """
     data = find(root).open(split)
     return in_memory(data, cache) if isinstance(data, FileDataset) else data
-
-
-def _inside(place: Path) -> Path:
-    """Steps into a folder that holds nothing but one folder, as unpacking an archive leaves behind."""
-    while place.is_dir():
-        below = [path for path in place.iterdir() if path.name[0] != "." and path.name != "__MACOSX"]
-        if len(below) != 1 or not below[0].is_dir():
-            break
-        place = below[0]
-    return place
 
 
 def _is_nmnist(place: Path) -> bool:

@@ -15,7 +15,7 @@ from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind, measured
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bso.data.images import IMAGE_ENDINGS, decode_image, image_head
 from bso.data.speech import SOUND_SHAPE, is_speech_commands
-from bso.data.tree import class_files, flat, seeded_split, split_folders, walk
+from bso.data.tree import class_files, flat, inside, seeded_split, split_folders, walk
 from bso.errors import UserError
 
 EVENT_ENDINGS = (".aedat", ".aedat2", ".bin", ".npz")
@@ -87,6 +87,7 @@ def folder_files(
     """The same as `folder`, decoded whenever a sample is read."""
     if not root.is_dir():
         raise UserError(f"{root}: there is no such folder; give a folder with a folder a class in it.")
+    root = inside(root)
     if size is not None and size < 1:
         raise UserError(f"a size of {size} pixels; expected 1 or more.")
     if time_steps < 1:

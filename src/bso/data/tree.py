@@ -21,6 +21,16 @@ HELD_OUT = 0.2
 _ANNOTATIONS = "val_annotations.txt"
 
 
+def inside(place: Path) -> Path:
+    """Steps into a folder that holds nothing but one folder, as unpacking an archive leaves behind."""
+    while place.is_dir():
+        below = [path for path in place.iterdir() if path.name[0] != "." and path.name != "__MACOSX"]
+        if len(below) != 1 or not below[0].is_dir():
+            break
+        place = below[0]
+    return place
+
+
 def split_folders(root: Path) -> dict[str, Path]:
     """Finds the folders of splits below `root`, whatever they are called: `train`, `val` and `test` if there.
 
