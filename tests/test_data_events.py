@@ -58,6 +58,24 @@ def test_an_address_that_looks_like_a_comment(tmp_path):
     assert rows(events) == [(5, 0x23 << 24 >> 22, 10, 1), (5, 0x23 << 24 >> 22, 11, 1)]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [b"# AEChip: eu.seebetter.ini.chips.davis.DavisRGBW640\r\n", b"#AEChip: DAVIS640\r\n", b"# my Davis 640\r\n"],
+)
+def test_cameras_of_the_davis_family(tmp_path, line):
+    content = b"#!AER-DAT2.0\r\n" + line + struct.pack(">II", 400 << 22 | 600 << 12, 1)
+    events = read_events(put(tmp_path / "a.aedat", content))
+    assert (rows(events), events.sensor) == ([(600, 400, 1, 0)], (480, 640))
+
+
+def test_a_mention_of_a_davis_does_not_make_one(tmp_path):
+    mention = b"# <entry key='DAVIS240C.hardware' value='none'/>\r\n"
+    path = put(tmp_path / "a.aedat", aedat(EVENTS, HEADER + b"# AEChip: ch.unizh.ini.jaer.chip.DVS128\r\n" + mention))
+    assert (rows(read_events(path)), read_events(path).sensor) == (EVENTS, (128, 128))
+    with pytest.raises(UserError, match=r"b.aedat: the header mentions a DAVIS240 .* look like those of a DVS128"):
+        read_events(put(tmp_path / "b.aedat", aedat(EVENTS, HEADER + mention)))
+
+
 def test_external_signals_and_image_samples_are_no_events(tmp_path):
     content = aedat(EVENTS) + struct.pack(">II", 0x8000, 50) + struct.pack(">II", 0x8000_0001, 51)
     assert rows(read_events(put(tmp_path / "a.aedat", content))) == EVENTS

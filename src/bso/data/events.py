@@ -187,13 +187,13 @@ def _read_aedat(path: Path, sensor: tuple[int, int] | None) -> Events:
         )
     words = np.frombuffer(content, ">u4", offset=start).reshape(-1, 2)
     address, times = words[:, 0].astype(np.int64), words[:, 1]
-    davis = re.search(r"davis\D{0,3}(\d{3})", header, re.IGNORECASE)
-    if davis and davis[1] in _DAVIS:
+    davis = _davis(path, header, address)
+    if davis is not None:
         # Bit 31: a sample of the image or motion sensor; bit 10: an external signal.
         kept = (address & 0x8000_0400) == 0
         address, times = address[kept], unwrap(times[kept], _AEDAT_CLOCK)
         x, y, polarity = (address >> 12) & 0x3FF, (address >> 22) & 0x1FF, (address >> 11) & 1
-        return Events(x, y, times, polarity, _DAVIS[davis[1]])
+        return Events(x, y, times, polarity, davis)
     if np.any(address & 0x7FFF_0000):
         raise UserError(
             f"{path}: addresses do not fit a DVS128 (bits 16 to 30 are set), and the header names no DAVIS "
@@ -204,6 +204,24 @@ def _read_aedat(path: Path, sensor: tuple[int, int] | None) -> Events:
     address, times = address[kept], unwrap(times[kept], _AEDAT_CLOCK)
     # jAER counts columns from the other side, and its polarity bit is 0 for brighter.
     return Events(127 - ((address >> 1) & 0x7F), (address >> 8) & 0x7F, times, 1 - (address & 1), (128, 128))
+
+
+def _davis(path: Path, header: str, address: np.ndarray) -> tuple[int, int] | None:
+    """Rows and columns of the DAVIS that made the recording, or None for a DVS128.
+
+    The line `# AEChip:` names the camera. Without it any mention counts, unless the addresses speak against
+    it: jAER's headers hold preferences of cameras that were not used.
+    """
+    chip = re.search(r"^# ?AEChip:(.*)$", header, re.IGNORECASE | re.MULTILINE)
+    named = re.search(r"davis\D{0,7}(\d{3})", chip[1] if chip else header, re.IGNORECASE)
+    if named is None or named[1] not in _DAVIS:
+        return None
+    if not chip and not np.any(address >> 16):
+        raise UserError(
+            f"{path}: the header mentions a {named[0]} and has no line '# AEChip:', and the addresses look like those "
+            "of a DVS128; add that line with the camera's name to the header, or save x, y, t and p as .npz."
+        )
+    return _DAVIS[named[1]]
 
 
 def _aedat_header(path: Path, content: bytes) -> tuple[str, int]:
