@@ -132,7 +132,11 @@ def test_a_large_set_streams(tmp_path, monkeypatch):
     monkeypatch.setattr(cache_module, "MEMORY_LIMIT", 100)
     data = folder(tmp_path, size=8)
     assert isinstance(data, FileDataset)
-    assert data.read(0, np.random.default_rng(0)).shape == (1, 8, 8)
+    assert data.shape == (1, 8, 8)
+    # Nobody asked for random crops or flips of own pictures.
+    half = put(tmp_path / "class0" / "0.png", png(np.eye(10, dtype=np.uint8) * 200, 0))
+    place = next(place for place, path in enumerate(data.paths) if path == half)
+    assert all(np.array_equal(data.read(place, np.random.default_rng(seed)), data.read(place)) for seed in range(9))
 
 
 def test_samples_are_decoded_once(tmp_path, own_cache, monkeypatch):  # noqa: F811

@@ -95,7 +95,7 @@ def test_training_crops_depend_on_the_generator_alone(tmp_path):
     path = put(tmp_path / "a.png", png(COLOR, 2))
 
     def crop(seed: int) -> np.ndarray:
-        return decode_image(path, np.random.default_rng(seed), size=(6, 6), channels=3)
+        return decode_image(path, np.random.default_rng(seed), size=(6, 6), channels=3, random_crop=True)
 
     assert np.array_equal(crop(1), crop(1))
     assert len({crop(seed).tobytes() for seed in range(20)}) > 15
@@ -104,9 +104,26 @@ def test_training_crops_depend_on_the_generator_alone(tmp_path):
     assert 15 < sum(mirrored) < 45
 
 
+def test_crops_keep_to_their_proportions(tmp_path):
+    # Columns of one value each, and rows of one: the span of values is the width and the height of the crop.
+    ramp = np.broadcast_to(np.arange(240, dtype=np.uint8), (240, 240))
+    path = put(tmp_path / "a.png", png(np.stack([ramp, ramp.T, ramp], -1), 2))
+    ratios, areas = [], []
+    for seed in range(300):
+        crop = decode_image(path, np.random.default_rng(seed), size=(60, 60), channels=3, random_crop=True).astype(int)
+        width, height = (np.ptp(plane) * 60 / 59 for plane in crop[:2])
+        ratios.append(width / height)
+        areas.append(width * height / 240**2)
+    assert 0.72 < min(ratios) < 0.78
+    assert 1.28 < max(ratios) < 1.39
+    assert 0.07 < min(areas) < 0.15
+    assert 0.85 < max(areas) < 1.03
+
+
 def test_a_thin_picture_can_be_cropped(tmp_path):
     path = put(tmp_path / "a.png", png(np.full((1, 90), 50, np.uint8), 0))
-    assert decode_image(path, np.random.default_rng(0), size=(5, 5), channels=1).tolist() == [[[50] * 5] * 5]
+    picture = decode_image(path, np.random.default_rng(0), size=(5, 5), channels=1, random_crop=True)
+    assert picture.tolist() == [[[50] * 5] * 5]
 
 
 JPEG = io.BytesIO()

@@ -1,7 +1,7 @@
 """Pictures: any common file to bytes of one size, and ImageNet-like class folders that stream.
 
-Evaluation resizes the shorter side and takes the center; training, where a random generator is given, crops a
-random part (RandomResizedCrop) and flips half of the pictures.
+Evaluation resizes the shorter side and takes the center; training on ImageNet crops a random part
+(RandomResizedCrop) and flips half of the pictures.
 """
 
 import math
@@ -60,7 +60,7 @@ def imagenet(
     if unknown:
         raise UserError(f"{folder / unknown[0]}: no such class among the training folders; rename or remove it.")
     paths, labels = flat(classes, names)
-    decode = partial(decode_image, size=(size, size), channels=3, margin=margin)
+    decode = partial(decode_image, size=(size, size), channels=3, margin=margin, random_crop=True)
     return FileDataset(
         "imagenet",
         "image",
@@ -82,19 +82,23 @@ def decode_image(
     size: tuple[int, int],
     channels: int,
     margin: float = 1.0,
+    random_crop: bool = False,
 ) -> np.ndarray:
     """Reads a picture as bytes `[channels, rows, columns]`.
 
     Args:
         path: The file.
-        rng: Given, a random part is cropped and half of the pictures are flipped; None takes the center.
+        rng: What `random_crop` draws from; None takes the center.
         size: Rows and columns.
         channels: 1 for gray, 3 for color.
         margin: In evaluation, how much larger than `size` the picture is before its center is cut out.
+        random_crop: In training, where there is an `rng`, a random part is cropped and half of the pictures are
+            flipped. Own pictures are left as they are: a digit that is flipped is no digit.
     """
     with _opened(path) as image:
         picture = _to_mode(path, ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")
-    picture = _center(picture, size, margin) if rng is None else _random_crop(picture, size, rng)
+    draws = rng if random_crop else None
+    picture = _center(picture, size, margin) if draws is None else _random_crop(picture, size, draws)
     array = np.asarray(picture, np.uint8)
     if channels == 1:
         return array[None].copy()
