@@ -252,6 +252,16 @@ def test_dvs_cifar10(tmp_path, own_cache):  # noqa: F811
     assert small.read(0)[0].any(0).sum() == 1
 
 
+def test_pictures_of_dvs_cifar10_stand_upright(tmp_path):
+    root = write_dvs_cifar10(tmp_path, 2)
+    row, column = 100, 7
+    content = HEADER + struct.pack(">II", row << 8 | column << 1, 1)
+    for number in range(2):
+        put(root / "airplane" / f"cifar10_airplane_{number}.aedat", content)
+    frame = dvs_cifar10(root, time_steps=1, size=128).read(0)[0, 1]
+    assert np.argwhere(frame).tolist() == [[127 - column, 127 - row]]
+
+
 def test_the_split_of_dvs_cifar10_is_fixed(tmp_path):
     root = write_dvs_cifar10(tmp_path, 20)
     held_out = [path.stem for path in dvs_cifar10_files(root, "test").paths]

@@ -22,7 +22,7 @@ from bso.extras import need
 # A set larger than this streams from its files.
 MEMORY_LIMIT = 4 * 2**30
 # Part of each key: a new number makes every decoded set anew, for when a decoder changes what it gives.
-_VERSION = 1
+_VERSION = 2
 
 
 def cache_folder(cache: str | Path | None = None) -> Path:
