@@ -18,7 +18,12 @@ from bso.data import ArrayDataset, FileDataset, digits, find, measure
 
 LAYOUTS = {
     "cifar10": (test_data_cifar.write_python, "image", [3, 32, 32], {"train": 15, "test": 3}),
-    "mnist": (test_data_idx.write, "image", [1, 28, 28], {"train": 2, "test": 2}),
+    "mnist": (
+        lambda root: test_data_idx.write(root, pixels=test_data_idx.IMAGES // 4),
+        "image",
+        [1, 28, 28],
+        {"train": 2, "test": 2},
+    ),
     "fashion_mnist": (
         lambda root: test_data_idx.write(root / "FashionMNIST" / "raw").parents[1],
         "image",
