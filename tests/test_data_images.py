@@ -53,6 +53,17 @@ def test_16_bits_keep_their_upper_8(tmp_path):
     assert image_head(path) == ((8, 8), 1)
 
 
+def test_small_numbers_in_wide_pixels_are_not_black(tmp_path):
+    path = saved(tmp_path / "a.tif", Image.fromarray(GRAY.astype(np.int32)), format="TIFF")
+    assert np.array_equal(decode_image(path, size=(8, 8), channels=1), GRAY[None])
+    deep = saved(tmp_path / "b.tif", Image.fromarray(GRAY.astype(np.int32) * 256), format="TIFF")
+    assert np.array_equal(decode_image(deep, size=(8, 8), channels=1), GRAY[None])
+    with pytest.raises(UserError, match=r"c.png: 16 bits with values up to 252 only"):
+        color(put(tmp_path / "c.png", png(GRAY.astype(np.uint16), 0, depth=16)))
+    black = put(tmp_path / "d.png", png(np.zeros((8, 8), np.uint16), 0, depth=16))
+    assert not color(black).any()
+
+
 def test_palettes_and_cmyk_become_colors(tmp_path):
     palette = bytes(range(256)) * 3
     path = put(tmp_path / "a.png", png(GRAY, 3, palette=palette[:768]))
@@ -76,6 +87,17 @@ def test_orientation_of_cameras_is_undone(tmp_path):
     assert image_head(path)[0] == (128, 64)
     turned = decode_image(path, size=(128, 64), channels=1)[0].astype(int)
     assert np.abs(turned - np.rot90(np.asarray(image), -1)).mean() < 3
+
+
+@pytest.mark.parametrize(
+    ("orientation", "lying"), [(1, False), (4, False), (5, True), (8, True), (9, False), (99, False)]
+)
+def test_sizes_follow_the_orientation(tmp_path, orientation, lying):
+    image = Image.new("L", (20, 10))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path / "a.jpg", image, format="JPEG", exif=exif)
+    assert image_head(path)[0] == ((20, 10) if lying else (10, 20))
 
 
 def test_the_name_does_not_decide_on_the_format(tmp_path):

@@ -18,7 +18,8 @@ from bso.data.downloads import download
 from bso.data.tree import class_files, flat, split_folders
 from bso.errors import UserError
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+_JPEG_ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif")
+IMAGE_ENDINGS = (*_JPEG_ENDINGS, ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")
 # By content, whatever the name says; formats that Pillow hands to other programs are left out.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 _MAX_PIXELS = 80_000_000
@@ -113,8 +114,8 @@ def image_head(path: Path) -> tuple[tuple[int, int], int]:
             colors = np.array(image.getpalette("RGB"), np.uint8).reshape(-1, 3)
             channels = 1 if np.all(colors == colors[:, :1]) else 3
         columns, rows = image.size
-        # An orientation above 4 lies on its side.
-        if image.getexif().get(0x0112, 1) > 4:
+        # Orientations 5 to 8 lie on their side, and there are no others above.
+        if image.getexif().get(0x0112, 1) in (5, 6, 7, 8):
             rows, columns = columns, rows
         return (rows, columns), channels
 
@@ -144,7 +145,14 @@ def _to_mode(path: Path, image: Image.Image, mode: str) -> Image.Image:
         values = np.asarray(image).astype(np.int64)
         if values.size and (values.min() < 0 or values.max() > 0xFFFF):
             raise UserError(f"{path}: values from {values.min()} to {values.max()}; expected 8 or 16 bits.")
-        image = Image.fromarray((values >> 8).astype(np.uint8))
+        narrow = values.size and 0 < values.max() < 256
+        if narrow and image.mode != "I":
+            raise UserError(
+                f"{path}: 16 bits with values up to {values.max()} only, which is black; expected values up to 65,535. "
+                "Save it with 8 bits, or stretch its values."
+            )
+        # The format of "I" has no range of its own: small numbers are bytes.
+        image = Image.fromarray((values if narrow else values >> 8).astype(np.uint8))
     elif image.mode == "F":
         raise UserError(f"{path}: holds floating-point pixels; save it with 8 or 16 bits.")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
