@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from data_files import own_cache  # noqa: F401
 
 from bso import UserError
 from bso.cli import main
-from bso.data import ArrayDataset, FileDataset, digits, find, measure
+from bso.data import ArrayDataset, FileDataset, contact_sheet, describe, digits, find, measure
 
 LAYOUTS = {
     "cifar10": (test_data_cifar.write_python, "image", [3, 32, 32], {"train": 15, "test": 3}),
@@ -89,6 +90,24 @@ def test_mistakes_are_one_line_and_status_2(tmp_path, capsys):
     file.write_text("text")
     with pytest.raises(UserError, match="give the folder"):
         find(file)
+
+
+def test_a_sheet_of_any_class_names(tmp_path):
+    root = test_data_folder.write_images(tmp_path / "data")
+    long = "a_very_long_name_of_a_class_" * 4
+    (root / "class0").rename(root / "$5 \\frac{ 汉字")
+    (root / "class1").rename(root / long)
+    describe(root, tmp_path / "sheet.svg")
+    short = tmp_path / "short.svg"
+    contact_sheet(digits(), short)
+    # The sheet grows with the names.
+    widths = [float(re.search(r'width="([\d.]+)pt"', path.read_text())[1]) for path in (tmp_path / "sheet.svg", short)]
+    assert widths[0] > widths[1]
+
+
+def test_a_wrong_plot_is_refused_before_the_work(tmp_path):
+    with pytest.raises(UserError, match=r"sheet.jpg: a contact sheet is drawn as"):
+        describe(tmp_path / "none", tmp_path / "sheet.jpg")
 
 
 def test_an_archive_is_recognized(tmp_path):

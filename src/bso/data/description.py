@@ -1,6 +1,7 @@
 """Says what is in a data set, and draws a sheet of its samples."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bso.extras import need
 _SHOWN_CLASSES = 10
 _SHOWN_SAMPLES = 8
 _DECODED = 2000
+_NAME_LENGTH = 40
 
 
 def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]:
@@ -34,6 +36,8 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
         ...
         bso.errors.UserError: nowhere: there is no such file or folder.
     """
+    if plot is not None:
+        _check_plot(plot)
     source = find(root)
     splits = {split: source.open(split) for split in source.splits}
     train = splits["train"]
@@ -106,22 +110,25 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
         path: The file, `.png`, `.pdf` or `.svg`.
         seed: Of the choice of samples.
     """
-    if Path(path).suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"{path}: a contact sheet is drawn as .png, .pdf or .svg; choose such a name.")
+    _check_plot(path)
     rng = np.random.default_rng(seed)
     rows = []
     for label in np.unique(data.labels)[:_SHOWN_CLASSES]:
         members = np.flatnonzero(data.labels == label)
         rows.append((data.classes[label], _row(data, rng.permutation(members))))
     columns = max(len(tiles) for _, tiles in rows)
-    sides = (columns * 0.9 + 1.1, len(rows) * 0.95 + 0.5)
+    # The margin grows with the names, in inches of 8-point letters.
+    margin = min(max(len(name) for name, _ in rows), _NAME_LENGTH) * 0.07 + 0.5
+    sides = (columns * 0.9 + margin, len(rows) * 0.95 + 0.5)
     figure = need("matplotlib.figure").Figure(sides, layout="constrained")
     figure.suptitle(_title(data), fontsize=10)
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for (name, tiles), line in zip(rows, grid, strict=True):
-        line[0].text(-0.15, 0.5, name, transform=line[0].transAxes, ha="right", va="center", fontsize=8)
+        line[0].text(
+            -0.15, 0.5, name, transform=line[0].transAxes, ha="right", va="center", fontsize=8, parse_math=False
+        )
         for tile, axes in zip(tiles, line, strict=False):
             axes.set_axis_off()
             if data.kind == "sound":
@@ -129,7 +136,15 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
             else:
                 axes.imshow(tile, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    with warnings.catch_warnings():
+        # A letter that the font does not have is drawn as a box, which says as much.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")
+        figure.savefig(path, dpi=110)
+
+
+def _check_plot(path: str | Path) -> None:
+    if Path(path).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UserError(f"{path}: a contact sheet is drawn as .png, .pdf or .svg; choose such a name.")
 
 
 def _row(data: Dataset, members: np.ndarray) -> list[np.ndarray]:
