@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from data_files import own_cache  # noqa: F401
 
 from bso import UserError
 from bso.cli import main
-from bso.data import ArrayDataset, FileDataset, contact_sheet, describe, digits, find, measure
+from bso.data import ArrayDataset, FileDataset, contact_sheet, describe, digits, find, load, measure
 
 LAYOUTS = {
     "cifar10": (test_data_cifar.write_python, "image", [3, 32, 32], {"train": 15, "test": 3}),
@@ -100,9 +101,23 @@ def test_a_sheet_of_any_class_names(tmp_path):
     describe(root, tmp_path / "sheet.svg")
     short = tmp_path / "short.svg"
     contact_sheet(digits(), short)
-    # The sheet grows with the names.
+    # The sheet grows with the names, up to 40 letters.
     widths = [float(re.search(r'width="([\d.]+)pt"', path.read_text())[1]) for path in (tmp_path / "sheet.svg", short)]
+    assert widths[0] == pytest.approx((8 * 0.9 + 40 * 0.07 + 0.5) * 72)
     assert widths[0] > widths[1]
+    assert f"{long[:37]}... " in (tmp_path / "sheet.svg").read_text()
+
+
+def test_file_names_that_are_no_text(tmp_path):
+    root = test_data_folder.write_images(tmp_path / "data")
+    strange = os.fsdecode(b"caf\xe9")
+    (root / "class0").rename(root / strange)
+    assert load(root).classes == (strange, "class1")
+    code = "import sys, bso.cli; sys.exit(bso.cli.main(sys.argv[1:]))"
+    arguments = [sys.executable, "-c", code, "data", str(root), "--plot", str(tmp_path / "sheet.png")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "caf\\udce9, class1" in done.stdout
 
 
 def test_a_wrong_plot_is_refused_before_the_work(tmp_path):

@@ -6,6 +6,7 @@ error. Exit status: 0 done, 2 the user's mistake (one line, no traceback), 1 our
 
 import argparse
 import dataclasses
+import io
 import json
 import re
 import sys
@@ -180,6 +181,9 @@ def _command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
+    # Names of files need not be text; what standard output cannot write is escaped there, as on standard error.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     given = sys.argv[1:] if arguments is None else list(arguments)
     # A field may be written as in the config, --time_steps, or as is usual for options, --time-steps.
     options = _parser().parse_args([a.replace("_", "-") if _OPTION.fullmatch(a) else a for a in given])

@@ -87,7 +87,7 @@ def _key(data: FileDataset) -> str:
     digest = hashlib.sha256(words.encode())
     for path in data.paths:
         status = path.stat()
-        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(path.resolve()) + f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:20]
 
 

@@ -115,10 +115,12 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
     rows = []
     for label in np.unique(data.labels)[:_SHOWN_CLASSES]:
         members = np.flatnonzero(data.labels == label)
-        rows.append((data.classes[label], _row(data, rng.permutation(members))))
+        name = data.classes[label].encode("utf-8", "replace").decode()
+        shown = name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 3]}..."
+        rows.append((shown, _row(data, rng.permutation(members))))
     columns = max(len(tiles) for _, tiles in rows)
     # The margin grows with the names, in inches of 8-point letters.
-    margin = min(max(len(name) for name, _ in rows), _NAME_LENGTH) * 0.07 + 0.5
+    margin = max(len(name) for name, _ in rows) * 0.07 + 0.5
     sides = (columns * 0.9 + margin, len(rows) * 0.95 + 0.5)
     figure = need("matplotlib.figure").Figure(sides, layout="constrained")
     figure.suptitle(_title(data), fontsize=10)

@@ -1,6 +1,7 @@
 """Google Speech Commands, version 0.01 or 0.02: a folder a word, and the official lists of held-out files."""
 
 import hashlib
+import os
 from pathlib import Path
 
 from bso.data.audio import HOP, NUM_MELS, NUM_SAMPLES, decode_sound
@@ -78,7 +79,7 @@ def official_split(path: Path) -> str:
         'train'
     """
     speaker = path.name.partition("_nohash_")[0].removesuffix(".wav")
-    place = int(hashlib.sha1(speaker.encode(), usedforsecurity=False).hexdigest(), 16) % 2**27
+    place = int(hashlib.sha1(os.fsencode(speaker), usedforsecurity=False).hexdigest(), 16) % 2**27
     percent = place * 100 / (2**27 - 1)
     return "val" if percent < 10 else "test" if percent < 20 else "train"
 
