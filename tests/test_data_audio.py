@@ -5,8 +5,8 @@ import pytest
 from data_files import aedat, own_cache, put, wav  # noqa: F401
 
 from bso import UserError
-from bso.data import find, folder, load, speech_commands
-from bso.data.audio import decode_sound, fit, mel_filters, mel_power, read_sound, spectrogram
+from bso.data import audio, find, folder, load, speech_commands
+from bso.data.audio import decode_sound, fit, mel_filters, mel_power, read_sound, sound_seconds, spectrogram
 from bso.data.speech import official_split
 
 SECOND = np.arange(16_000) / 16_000
@@ -30,6 +30,26 @@ TONE = 0.5 * np.sin(2 * np.pi * 440 * SECOND)
 def test_every_depth(tmp_path, bits, floating, extensible, tolerance):
     content = wav(TONE, bits=bits, floating=floating, extensible=extensible)
     assert np.abs(read_sound(put(tmp_path / "a.wav", content)) - TONE).max() < tolerance
+
+
+def test_codings_that_cannot_seek(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", TONE, 16_000, subtype="GSM610")
+    assert np.abs(read_sound(tmp_path / "a.wav") - TONE)[500:].mean() < 0.05
+
+
+def test_a_sound_of_hours_is_refused(tmp_path, monkeypatch):
+    path = put(tmp_path / "a.wav", wav(TONE))
+    monkeypatch.setattr(audio, "_MAX_SECONDS", 1)
+    assert len(read_sound(path)) == 16_000
+    with pytest.raises(UserError, match=r"b.wav: 2 s long; at most 1 s are read"):
+        read_sound(put(tmp_path / "b.wav", wav(np.tile(TONE, 2))))
+
+
+def test_lengths_of_files(tmp_path):
+    assert sound_seconds(put(tmp_path / "a.wav", wav(TONE[:4000], rate=8000))) == 0.5
+    with pytest.raises(UserError, match=r"b.wav: not a sound file"):
+        sound_seconds(put(tmp_path / "b.wav", b"<html>"))
 
 
 def test_chunks_before_the_sound(tmp_path):
@@ -121,6 +141,8 @@ BROKEN = {
     "cut in the head": (WHOLE[:30], "without sound data"),
     "other RIFF": (b"RIFF\x04\0\0\0AVI ", "a RIFF file of kind b'AVI '"),
     "no samples": (wav([]), "holds no samples"),
+    "no length": (WHOLE.replace(b"data\0\x7d", b"data\0\0"), "its head says no sound, and 32,000 bytes follow"),
+    "no filling byte": (wav(TONE, before=b"LIST\x05\0\0\0INFO!"), "a chunk of odd length lacks its filling byte"),
     "not a number": (wav([np.nan, 1], bits=32, floating=True), "no numbers"),
     "rate zero": (wav(TONE, rate=0), "rate.wav|not a sound file|rate of"),
     "rate absurd": (wav(TONE, rate=7), "a rate of 7 Hz"),
