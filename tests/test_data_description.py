@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,11 @@ import test_data_cifar
 import test_data_events
 import test_data_folder
 import test_data_idx
-from data_files import own_cache  # noqa: F401
+from data_files import own_cache, put  # noqa: F401
 
 from bso import UserError
 from bso.cli import main
-from bso.data import ArrayDataset, FileDataset, contact_sheet, describe, digits, find, load, measure
+from bso.data import ArrayDataset, FileDataset, contact_sheet, describe, digits, find, load, measure, nmnist
 
 LAYOUTS = {
     "cifar10": (test_data_cifar.write_python, "image", [3, 32, 32], {"train": 15, "test": 3}),
@@ -130,6 +131,40 @@ def test_an_archive_is_recognized(tmp_path):
     archive = test_data_cifar.tar_of(folder, tmp_path / "cifar-10-python.tar.gz")
     assert find(archive).name == "cifar10"
     assert len(find(archive).open("train")) == 15
+
+
+@pytest.mark.parametrize("names", [["airplane.zip", "cat.zip"], ["Train.zip"], ["train/n01.tar", "val/n01.tar"]])
+def test_archives_are_to_be_unpacked(tmp_path, names):
+    for name in names:
+        put(tmp_path / name, b"")
+    with pytest.raises(UserError, match=rf"holds archives \({Path(names[0]).name}.*unpack each of them"):
+        describe(tmp_path)
+    with pytest.raises(UserError, match="holds archives"):
+        nmnist(tmp_path)
+
+
+def test_an_archive_of_a_second_download_is_found(tmp_path):
+    folder = test_data_cifar.write_python(tmp_path / "py" / "cifar-10-batches-py")
+    test_data_cifar.tar_of(folder, put(tmp_path / "cifar-10-python (1).tar.gz", b""))
+    shutil.rmtree(tmp_path / "py")
+    assert find(tmp_path).name == "cifar10"
+
+
+def test_a_stray_file_is_no_cifar(tmp_path):
+    put(test_data_folder.write_images(tmp_path) / "train", b"class0/0.png 0\n")
+    assert find(tmp_path).name == "folder"
+
+
+def test_several_sets_in_one_folder_are_listed(tmp_path):
+    test_data_cifar.write_python(tmp_path / "cifar-10-batches-py")
+    assert find(tmp_path).name == "cifar10"
+    test_data_events.write_nmnist(tmp_path / "events")
+    with pytest.raises(UserError, match=r"holds cifar10 in .*, nmnist in .*events; give the folder of one"):
+        find(tmp_path)
+    shutil.rmtree(tmp_path / "cifar-10-batches-py")
+    put(tmp_path / "readme.txt", b"")
+    with pytest.raises(UserError, match=r"holds nmnist in .*events; give"):
+        find(tmp_path)
 
 
 def test_measures_by_hand():

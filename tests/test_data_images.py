@@ -1,4 +1,5 @@
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -213,10 +214,26 @@ def test_imagenet_streams(tmp_path):
 def test_imagenet_layout_mistakes(tmp_path):
     write_imagenet(tmp_path)
     (tmp_path / "val" / "n02").rename(tmp_path / "val" / "n09")
-    with pytest.raises(UserError, match=r"n09: no such class among the training folders"):
+    with pytest.raises(
+        UserError, match="class 'n09' is in the val split and not among the training classes n01, n02, n03"
+    ):
         imagenet(tmp_path, "val")
     (tmp_path / "train" / "n04").mkdir()
     with pytest.raises(UserError, match=r"n04: the class is empty"):
         imagenet(tmp_path)
-    with pytest.raises(UserError, match=r"no split 'train' here"):
+    with pytest.raises(UserError, match=r"train: found n01, n02, n03, n04; expected folders train and val"):
         imagenet(tmp_path / "train")
+    shutil.rmtree(tmp_path / "val")
+    with pytest.raises(UserError, match=r"found train; expected folders train and val"):
+        imagenet(tmp_path)
+
+
+def test_imagenet_as_it_is_distributed_says_what_to_do(tmp_path):
+    put(tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG", WHOLE)
+    put(tmp_path / "train" / "n01" / "1.JPEG", WHOLE)
+    with pytest.raises(UserError, match=r"val: 1 files and no folders of classes.*as its script valprep.sh does"):
+        imagenet(tmp_path, "val")
+    shutil.rmtree(tmp_path / "train" / "n01")
+    put(tmp_path / "train" / "n01440764.tar", b"")
+    with pytest.raises(UserError, match=r"train: holds archives \(n01440764.tar\).*unpack each"):
+        imagenet(tmp_path)

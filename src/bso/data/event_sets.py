@@ -7,7 +7,7 @@ from bso.data.cache import in_memory
 from bso.data.dataset import ArrayDataset, FileDataset, measured
 from bso.data.downloads import download
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events
-from bso.data.tree import class_files, flat, seeded_split
+from bso.data.tree import class_files, flat, refuse_archives, seeded_split
 from bso.errors import UserError
 
 DVS_CIFAR10_CLASSES = (
@@ -126,6 +126,7 @@ def nmnist_files(root: Path, split: str, time_steps: int = 10, size: int = 34) -
 def _nmnist_split(root: Path, split: str, time_steps: int, size: int) -> FileDataset:
     folder = next((path for path in (root / split.title(), root / split) if path.is_dir()), None)
     if folder is None:
+        refuse_archives(root)
         raise UserError(f"{root / split.title()}: missing; expected Train and Test, a folder 0 to 9 in each.")
     digits = tuple("0123456789")
     classes = class_files(folder, (".bin",))

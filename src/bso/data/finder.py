@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bso.data.cache import in_memory
-from bso.data.cifar import cifar10, cifar100, find_cifar
+from bso.data.cifar import cifar10, cifar100, is_cifar
 from bso.data.dataset import Dataset, FileDataset
 from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files, nmnist_files
 from bso.data.folders import folder_files, folder_splits
 from bso.data.idx import fashion_mnist, find_idx, mnist
 from bso.data.speech import is_speech_commands, speech_commands_files
-from bso.data.tree import inside
+from bso.data.tree import folders_below, inside, split_folders
 from bso.errors import UserError
+
+_CIFAR = {"cifar10": cifar10, "cifar100": cifar100}
 
 
 class Source(NamedTuple):
@@ -40,22 +42,35 @@ def find(root: str | Path) -> Source:
     if not place.exists():
         raise UserError(f"{place}: there is no such file or folder.")
     place = inside(place)
-    whole = ("train", "test")
-    cifar = find_cifar(place)
-    if cifar:
-        return Source(cifar, whole, partial({"cifar10": cifar10, "cifar100": cifar100}[cifar], place))
+    sources = _known(place)
+    below = [] if place.is_file() or split_folders(place) else folders_below(place)
+    found = {source.name: where for where in (*below, place) for source in _known(where)}
+    if len(found) == len(sources) == 1:
+        return sources[0]
+    if found:
+        words = ", ".join(f"{name} in {where}" for name, where in sorted(found.items()))
+        raise UserError(f"{place}: holds {words}; give the folder of one data set.")
     if place.is_file():
         raise UserError(f"{place}: a file that is no archive of a known data set; give the folder of your data.")
+    return Source("folder", folder_splits(place), partial(folder_files, place))
+
+
+def _known(place: Path) -> list[Source]:
+    """The known sets that lie at a place, by their files."""
+    whole = ("train", "test")
+    found = [Source(name, whole, partial(read, place)) for name, read in _CIFAR.items() if is_cifar(name, place)]
+    if place.is_file():
+        return found
     idx = find_idx(place)
     if idx:
-        return Source(idx, whole, partial({"mnist": mnist, "fashion_mnist": fashion_mnist}[idx], place))
+        found.append(Source(idx, whole, partial({"mnist": mnist, "fashion_mnist": fashion_mnist}[idx], place)))
     if _is_nmnist(place):
-        return Source("nmnist", whole, partial(nmnist_files, place))
+        found.append(Source("nmnist", whole, partial(nmnist_files, place)))
     if _is_dvs_cifar10(place):
-        return Source("dvs_cifar10", whole, partial(dvs_cifar10_files, place))
+        found.append(Source("dvs_cifar10", whole, partial(dvs_cifar10_files, place)))
     if is_speech_commands(place):
-        return Source("speech_commands", ("train", "val", "test"), partial(speech_commands_files, place))
-    return Source("folder", folder_splits(place), partial(folder_files, place))
+        found.append(Source("speech_commands", ("train", "val", "test"), partial(speech_commands_files, place)))
+    return found
 
 
 def load(root: str | Path, split: str = "train", cache: str | Path | None = None) -> Dataset:

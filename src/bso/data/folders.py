@@ -15,7 +15,17 @@ from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind, measured
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bso.data.images import IMAGE_ENDINGS, decode_image, image_head
 from bso.data.speech import SOUND_SHAPE, is_speech_commands
-from bso.data.tree import class_files, flat, inside, seeded_split, split_folders, walk
+from bso.data.tree import (
+    check_classes,
+    choose,
+    class_files,
+    flat,
+    inside,
+    refuse_archives,
+    seeded_split,
+    split_folders,
+    walk,
+)
 from bso.errors import UserError
 
 EVENT_ENDINGS = (".aedat", ".aedat2", ".bin", ".npz")
@@ -98,10 +108,7 @@ def folder_files(
             "or load."
         )
     kind, splits = _find(root, seed)
-    wanted = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}.get(split, ())
-    found = next((splits[name] for name in wanted if name in splits), None)
-    if found is None:
-        raise UserError(f"{root}: no split {split!r} here; there are {', '.join(splits)}.")
+    found = choose(root, splits, split)
     names, first = tuple(splits["train"]), next(iter(splits["train"]))
     if len(names) < 2:
         raise UserError(
@@ -109,12 +116,7 @@ def folder_files(
             f"your classes lie deeper, give {root / first}."
         )
     for other, classes in splits.items():
-        unknown = sorted(set(classes) - set(names))
-        if unknown:
-            raise UserError(
-                f"{root}: class {unknown[0]!r} is in the {other} split and not among the training classes "
-                f"{', '.join(names)}; rename or remove it."
-            )
+        check_classes(root, other, classes, names)
     everything = [path for classes in splits.values() for files in classes.values() for path in files]
     if kind == "image":
         shape, scale, decode = _image_decoder(everything, size)
@@ -155,6 +157,7 @@ def _kind(root: Path) -> Kind:
             "folder of its own."
         )
     if not there:
+        refuse_archives(root)
         known = ", ".join(ending for group in _ENDINGS.values() for ending in group)
         seen = ", ".join(ending or "no ending" for ending, _ in endings.most_common(5)) or "no files"
         raise UserError(f"{root}: no data here (found {seen}); expected a folder a class with files of {known} in it.")

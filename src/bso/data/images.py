@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from bso.data.dataset import FileDataset
 from bso.data.downloads import download
-from bso.data.tree import class_files, flat, split_folders
+from bso.data.tree import check_classes, choose, class_files, flat, folders_below, refuse_archives, split_folders
 from bso.errors import UserError
 
 _JPEG_ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif")
@@ -49,17 +49,14 @@ def imagenet(
     if not place.is_dir():
         raise UserError(f"{place}: there is no such folder; give the folder of imagenet.")
     folders = split_folders(place)
-    wanted = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}.get(split, ())
-    folder = next((folders[name] for name in wanted if name in folders), None)
-    if folder is None:
-        raise UserError(
-            f"{place}: no split {split!r} here; expected folders train and val with a folder a class in each."
-        )
+    if not folders:
+        refuse_archives(place)
+        there = ", ".join(path.name for path in folders_below(place)[:5]) or "no folders"
+        raise UserError(f"{place}: found {there}; expected folders train and val with a folder a class in each.")
+    folder = choose(place, folders, split)
     names = tuple(class_files(folders["train"], IMAGE_ENDINGS))
     classes = class_files(folder, IMAGE_ENDINGS)
-    unknown = sorted(set(classes) - set(names))
-    if unknown:
-        raise UserError(f"{folder / unknown[0]}: no such class among the training folders; rename or remove it.")
+    check_classes(place, split, classes, names)
     paths, labels = flat(classes, names)
     decode = partial(decode_image, size=(size, size), channels=3, margin=margin, random_crop=True)
     return FileDataset(

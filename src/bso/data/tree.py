@@ -2,12 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from bso.data.archive import ENDINGS
 from bso.errors import UserError
+
+Split = TypeVar("Split")
 
 # What people call the folders, with or without "set" or "data" behind it; the first word is ours.
 _SPLIT_WORDS = {
@@ -115,10 +119,15 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
         return _annotated(root, endings)
     folders = folders_below(root)
     if not folders:
-        loose = sum(path.suffix.lower() in endings for path in root.iterdir())
+        loose = [path.name for path in root.iterdir() if path.suffix.lower() in endings]
+        if not loose:
+            refuse_archives(root)
+        sort = "Move each file into the folder of its class."
+        if any(name.startswith("ILSVRC2012_val_") for name in loose):
+            sort = "Sort ImageNet's validation pictures into classes first, as its script valprep.sh does."
         raise UserError(
-            f"{root}: {f'{loose:,} files and ' if loose else ''}no folders of classes here; expected one folder a "
-            "class with its files in it. Move each file into the folder of its class."
+            f"{root}: {f'{len(loose):,} files and ' if loose else ''}no folders of classes here; expected one folder "
+            f"a class with its files in it. {sort}"
         )
     inner = [{path.name for path in folders_below(folder)} for folder in folders]
     if len(inner) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
@@ -154,6 +163,41 @@ def _annotated(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
         missing = next(iter(paths), "any picture")
         raise UserError(f"{root / _ANNOTATIONS}: does not name {missing}; unpack the original archive again.")
     return {name: sorted(classes[name]) for name in sorted(classes)}
+
+
+def refuse_archives(root: Path) -> None:
+    """Raises if there are archives below a folder: for a better message where nothing else was found."""
+    names = sorted(path.name for path in walk(root) if path.name.lower().endswith(ENDINGS))
+    if names:
+        more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+        raise UserError(
+            f"{root}: holds archives ({', '.join(names[:3])}{more}) and no data that can be read; unpack each of them "
+            "into this folder."
+        )
+
+
+def choose(root: Path, splits: Mapping[str, Split], split: str) -> Split:
+    """Gives a split by its name; where only one of `val` and `test` is there, both words mean it.
+
+    Example:
+        >>> choose(Path(), {"train": 1, "test": 2}, "val")
+        2
+    """
+    for name in {"val": ("val", "test"), "test": ("test", "val")}.get(split, (split,)):
+        if name in splits:
+            return splits[name]
+    raise UserError(f"{root}: no split {split!r} here; there are {', '.join(splits)}.")
+
+
+def check_classes(root: Path, split: str, classes: Iterable[str], names: Sequence[str]) -> None:
+    """Refuses a split with a class that the training split does not have."""
+    unknown = sorted(set(classes) - set(names))
+    if unknown:
+        some = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        raise UserError(
+            f"{root}: class {unknown[0]!r} is in the {split} split and not among the training classes {some}; rename "
+            "or remove it."
+        )
 
 
 def flat(classes: dict[str, list[Path]], names: Sequence[str]) -> tuple[list[Path], np.ndarray]:
