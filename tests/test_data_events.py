@@ -8,6 +8,7 @@ from data_files import HEADER, aedat, nmnist_bin, own_cache, put  # noqa: F401
 
 from bso import UserError
 from bso.data import dvs_cifar10, nmnist
+from bso.data import events as events_module
 from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files
 from bso.data.events import Events, count_frames, decode_events, read_events, unwrap
 
@@ -126,10 +127,46 @@ def test_npz_of_any_numbers(tmp_path, kind):
     assert rows(read_events(npz(tmp_path / "a.npz", x=x, y=y, t=t, p=p))) == [(3, 1, 5, 0), (9, 2, 6, 1)]
 
 
-@pytest.mark.parametrize("p", [[False, True], [-1, 1], [0, 1], [-1.0, 1.0]])
+@pytest.mark.parametrize("p", [[False, True], [-1, 1], [0, 1], [-1.0, 1.0], [1, 2]])
 def test_npz_of_any_polarity(tmp_path, p):
     events = read_events(npz(tmp_path / "a.npz", x=[0, 0], y=[0, 0], t=[0, 1], p=p))
     assert events.p.tolist() == [0, 1]
+
+
+def test_npz_of_other_layouts(tmp_path):
+    table = np.array(EVENTS, np.dtype([("x", "<i2"), ("y", "<i2"), ("t", "<i8"), ("p", "<i1")]))
+    assert rows(read_events(npz(tmp_path / "a.npz", events=table))) == EVENTS
+    columns = {name: table[name][:, None] for name in "xytp"}
+    assert rows(read_events(npz(tmp_path / "b.npz", **columns))) == EVENTS
+    sized = npz(tmp_path / "c.npz", width=346, height=260, **columns)
+    assert read_events(sized).sensor == (260, 346)
+    assert read_events(sized, (300, 400)).sensor == (300, 400)
+    with pytest.raises(UserError, match=r"d.npz: holds a, b; expected arrays x, y, t and p"):
+        read_events(npz(tmp_path / "d.npz", events=np.zeros(2, [("a", int), ("b", int)])))
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int16])
+def test_narrow_times_wrap(tmp_path, kind):
+    times = np.arange(0, 200_000, 5000)
+    zeros = np.zeros_like(times)
+    path = npz(tmp_path / "a.npz", x=np.arange(len(times)), y=zeros, t=times.astype(kind), p=zeros)
+    assert np.array_equal(read_events(path).x, np.arange(len(times)))
+
+
+def test_an_npz_bomb_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(events_module, "_MAX_NPZ_BYTES", 1000)
+    ticks = np.arange(200)
+    with pytest.raises(UserError, match=r"a.npz: unpacks to .* bytes; refused as a bomb"):
+        read_events(npz(tmp_path / "a.npz", x=ticks, y=ticks, t=ticks, p=ticks % 2))
+
+
+def test_the_header_of_aedat_ends_where_it_says(tmp_path):
+    # This event, read as text, is one more line of comment.
+    address, time = struct.unpack(">II", b"# xext\r\n")
+    header = b"#!AER-DAT2.0\r\n# AEChip: DAVIS640\r\n#End Of ASCII Header\r\n"
+    content = header + struct.pack(">IIII", address, time, 5 << 22 | 6 << 12, time + 1)
+    events = read_events(put(tmp_path / "a.aedat", content))
+    assert events.t.tolist() == [time, time + 1]
 
 
 def test_frames_share_events_evenly():
@@ -198,7 +235,7 @@ BROKEN_NPZ = {
     "infinite time": ({"t": [np.inf, 1]}, "t is float64"),
     "words": ({"t": ["a", "b"]}, "t is <U1"),
     "negative": ({"x": [-1, 2]}, "x or y is below 0"),
-    "polarity": ({"p": [0, 3]}, "expected 0 and 1, or -1 and 1"),
+    "polarity": ({"p": [0, 3]}, "expected 0 and 1, -1 and 1, or 1 and 2"),
     "polarity words": ({"p": ["on", "off"]}, "p is <U3"),
     "none": ({key: [] for key in "xytp"}, "holds no events"),
     "objects": ({"x": np.array([{}, 1], object)}, "of plain arrays"),

@@ -209,6 +209,14 @@ def test_the_camera_of_bin_files_is_found(tmp_path):
         [folder(tmp_path / "one", split) for split in ("train", "test")]
 
 
+def test_frames_keep_their_proportions(tmp_path):
+    write_events(tmp_path, "npz")
+    assert folder(tmp_path, sensor=(180, 240)).shape == (10, 2, 36, 48)
+    for number in range(2):
+        np.savez(tmp_path / "move0" / f"{number}.npz", x=[1], y=[1], t=[1], p=[1], height=60, width=96)
+    assert folder(tmp_path).shape == (10, 2, 30, 48)
+
+
 def test_a_given_camera(tmp_path):
     write_events(tmp_path, "npz")
     assert folder(tmp_path, sensor=(40, 36)).shape == (10, 2, 40, 36)

@@ -8,6 +8,7 @@ frames than a pause.
 import errno
 import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -274,10 +275,7 @@ def _read_npz(path: Path, sensor: tuple[int, int] | None) -> Events:
         if total > _MAX_NPZ_BYTES:
             raise UserError(f"{path}: unpacks to {total:,} bytes; refused as a bomb.")
         with np.load(path, allow_pickle=False) as arrays:
-            missing = [name for name in "xytp" if name not in arrays]
-            if missing:
-                raise UserError(f"{path}: holds {', '.join(arrays.files) or 'nothing'}; expected arrays x, y, t and p.")
-            x, y, t, p = (arrays[name] for name in "xytp")
+            columns, size = _columns(path, arrays)
     except UserError:
         raise
     # A damaged archive raises nearly anything; what is no plain array, a ValueError.
@@ -287,13 +285,27 @@ def _read_npz(path: Path, sensor: tuple[int, int] | None) -> Events:
         raise UserError(
             f"{path}: not a whole .npz file of plain arrays ({error}); save x, y, t and p as numbers."
         ) from error
+    # A column of a matrix is as good as an array.
+    x, y, t, p = (array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in columns)
     if any(array.ndim != 1 or array.shape != t.shape for array in (x, y, t, p)):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in zip("xytp", (x, y, t, p), strict=True))
         raise UserError(f"{path}: shapes are {shapes}; expected four arrays of one length.")
     x, y = _whole(path, "x", x), _whole(path, "y", y)
     if np.any(x < 0) or np.any(y < 0):
         raise UserError(f"{path}: x or y is below 0; expected pixels counted from 0.")
-    return Events(x, y, _times(path, t), _polarity(path, p), sensor)
+    return Events(x, y, _times(path, t), _polarity(path, p), sensor or size)
+
+
+def _columns(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int] | None]:
+    """Finds x, y, t and p, as four arrays or as the fields of one, and the sensor if `height` and `width` say it."""
+    source = arrays
+    if "x" not in arrays and len(arrays) == 1:
+        (table,) = (arrays[name] for name in arrays)
+        source = {name: table[name] for name in table.dtype.names} if table.dtype.names else arrays
+    if any(name not in source for name in "xytp"):
+        raise UserError(f"{path}: holds {', '.join(source) or 'nothing'}; expected arrays x, y, t and p.")
+    sides = [int(arrays[name]) for name in ("height", "width") if name in arrays and arrays[name].size == 1]
+    return [source[name] for name in "xytp"], (sides[0], sides[1]) if len(sides) == 2 else None
 
 
 def _whole(path: Path, name: str, values: np.ndarray) -> np.ndarray:
@@ -309,8 +321,8 @@ def _whole(path: Path, name: str, values: np.ndarray) -> np.ndarray:
 def _times(path: Path, times: np.ndarray) -> np.ndarray:
     """Only the order of times counts here, so seconds serve as well as microseconds."""
     if times.dtype.kind in "iu":
-        # A signed clock that passes its highest value falls by its whole range as well.
-        return unwrap(times, _AEDAT_CLOCK) if times.dtype.itemsize == 4 else times
+        # A narrow clock may wrap; a signed one that passes its highest value falls by its whole range as well.
+        return times if times.dtype.itemsize > 4 else unwrap(times, 2 ** (8 * times.dtype.itemsize))
     if times.dtype.kind == "f" and np.all(np.isfinite(times)):
         return times
     raise UserError(f"{path}: t is {times.dtype}; expected finite numbers.")
@@ -322,8 +334,11 @@ def _polarity(path: Path, polarity: np.ndarray) -> np.ndarray:
         return polarity.astype(np.int64)
     if np.all(np.isin(found, (-1, 1))):
         return (polarity > 0).astype(np.int64)
+    if np.all(np.isin(found, (1, 2))):
+        return (polarity > 1).astype(np.int64)
     raise UserError(
-        f"{path}: p is {polarity.dtype} with values such as {found[:4].tolist()}; expected 0 and 1, or -1 and 1."
+        f"{path}: p is {polarity.dtype} with values such as {found[:4].tolist()}; expected 0 and 1, -1 and 1, or 1 and "
+        "2, where the larger is brighter."
     )
 
 

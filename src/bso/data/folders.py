@@ -59,7 +59,8 @@ def folder(
         split: `train`, `val` or `test`. Where only one of the last two is there, both words mean it. Without
             such folders a fifth of each class is held out, drawn by `seed`.
         size: Rows and columns of a sample. By default pictures keep their size if they share one of at most
-            64 × 64, and else become 64 × 64; recordings become at most 48 × 48. Sounds are 32 × 32.
+            64 × 64, and else become 64 × 64; recordings keep their proportions and become at
+            most 48 rows or columns. Sounds are 32 × 32.
         time_steps: T, the number of frames of a recording.
         sensor: Rows and columns of the camera, for recordings that do not say them. By default `.npz` is just
             large enough for every event, and so is `.bin` where most recordings do not fit 34 × 34.
@@ -188,7 +189,9 @@ def _event_decoder(
     paths: list[Path], size: int | None, time_steps: int, sensor: tuple[int, int] | None
 ) -> tuple[tuple[int, ...], float, Decode]:
     plane = sensor or _sensor(paths)
-    rows, columns = (size, size) if size is not None else tuple(min(side, _EVENT_SIZE) for side in plane)
+    # As pictures do, frames keep their proportions: the longer side becomes 48.
+    scale = min(1, _EVENT_SIZE / max(plane))
+    rows, columns = (size, size) if size is not None else tuple(max(round(side * scale), 1) for side in plane)
     decode = partial(decode_events, time_steps=time_steps, sensor=plane, size=(rows, columns))
     return (time_steps, 2, rows, columns), EVENT_SCALE, decode
 
@@ -215,6 +218,8 @@ def _sensor(paths: list[Path]) -> tuple[int, int]:
 
 def _corner(path: Path, sensor: tuple[int, int] | None) -> tuple[int, int]:
     events = read_events(path, sensor)
+    if sensor is None and events.sensor is not None:
+        return events.sensor
     return int(events.y.max()) + 1, int(events.x.max()) + 1
 
 
