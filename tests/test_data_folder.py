@@ -1,3 +1,4 @@
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 from data_files import aedat, nmnist_bin, own_cache, png, put, wav  # noqa: F401
 
 from bso import UserError
-from bso.data import ArrayDataset, FileDataset, find, folder, load
+from bso.data import ArrayDataset, FileDataset, dataset, find, folder, folders, load
 from bso.data import cache as cache_module
 
 
@@ -156,6 +157,58 @@ def test_samples_are_decoded_once(tmp_path, own_cache, monkeypatch):  # noqa: F8
     changed = next(path for path in sorted((tmp_path / "class0").iterdir()))
     put(changed, gray(222))
     assert 222 in values(folder(tmp_path)) | values(folder(tmp_path, "test"))
+
+
+@pytest.mark.parametrize("ending", ["npz", "bin", "png"])
+def test_files_are_looked_at_once(tmp_path, own_cache, monkeypatch, ending):  # noqa: F811
+    root = write_images(tmp_path) if ending == "png" else write_events(tmp_path, ending)
+    first = [load(root, split) for split in ("train", "test")]
+    reads = []
+    for name in ("read_events", "image_head"):
+        monkeypatch.setattr(folders, name, lambda *_, name=name: reads.append(name))
+    monkeypatch.setattr(dataset.FileDataset, "read", count_reads(dataset.FileDataset.read, reads))
+    again = [load(root, split) for split in ("train", "test")]
+    assert len(reads) == 2  # One of each split, for the type of its numbers.
+    assert [(data.mean, data.std, data.shape) for data in again] == [
+        (data.mean, data.std, data.shape) for data in first
+    ]
+    # Damaged notes are made again.
+    monkeypatch.undo()
+    monkeypatch.setenv("BSO_CACHE", str(own_cache))
+    for note in (own_cache / "found").iterdir():
+        note.write_text("{")
+    assert load(root).mean == first[0].mean
+
+
+def count_reads(read, reads):
+    def counted(*arguments):
+        reads.append(arguments[1])
+        return read(*arguments)
+
+    return counted
+
+
+def test_the_cache_knows_times_and_settings(tmp_path):
+    write_events(tmp_path, "npz")
+    frames = folder(tmp_path, size=20, time_steps=5)
+    assert not np.array_equal(folder(tmp_path, size=20, time_steps=5, sensor=(60, 60)).samples, frames.samples)
+
+    def write(value: int) -> np.ndarray:
+        for name in ("a/1", "a/2", "b/1", "b/2"):
+            path = put(tmp_path / "pictures" / f"{name}.pgm", b"P5 10 10 255\n" + bytes([value]) * 100)
+            os.utime(path, ns=(value, value))
+        return folder(tmp_path / "pictures").samples
+
+    assert write(1).max() == 1
+    assert write(2).max() == 2
+
+
+def test_a_channel_that_never_varies_is_divided_by_one(tmp_path):
+    for label in range(2):
+        for number in range(3):
+            put(tmp_path / f"class{label}" / f"{number}.png", gray(51))
+    data = folder(tmp_path)
+    assert (data.mean, data.std) == (pytest.approx((0.2,)), (1.0,))
 
 
 def test_a_cache_that_cannot_be_written_warns(tmp_path):

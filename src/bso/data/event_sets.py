@@ -1,10 +1,11 @@
 """DVS-CIFAR10 and N-MNIST: event-camera recordings in folders of classes, as frames."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bso.data.cache import in_memory
-from bso.data.dataset import ArrayDataset, FileDataset, measured
+from bso.data.cache import in_memory, remember_measures
+from bso.data.dataset import ArrayDataset, FileDataset
 from bso.data.downloads import download
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events
 from bso.data.tree import class_files, flat, refuse_archives, seeded_split
@@ -110,17 +111,18 @@ def nmnist(
         bso.errors.UserError: nowhere: there is no such folder; give the folder of nmnist.
     """
     place = download("nmnist", cache) if root is None else Path(root)
-    return in_memory(nmnist_files(place, split, time_steps, size), cache)
+    return in_memory(nmnist_files(place, split, time_steps, size, cache), cache)
 
 
-def nmnist_files(root: Path, split: str, time_steps: int = 10, size: int = 34) -> FileDataset:
+def nmnist_files(
+    root: Path, split: str, time_steps: int = 10, size: int = 34, cache: str | Path | None = None
+) -> FileDataset:
     """The same as `nmnist`, decoded whenever a sample is read."""
     _check(root, "nmnist", split)
-    train = _nmnist_split(root, "train", time_steps, size)
-    mean, std = measured(train)
-    data = train if split == "train" else _nmnist_split(root, split, time_steps, size)
-    data.mean, data.std = mean, std
-    return data
+    train = remember_measures(_nmnist_split(root, "train", time_steps, size), cache)
+    if split == "train":
+        return train
+    return replace(_nmnist_split(root, split, time_steps, size), mean=train.mean, std=train.std)
 
 
 def _nmnist_split(root: Path, split: str, time_steps: int, size: int) -> FileDataset:

@@ -26,11 +26,12 @@ class Source(NamedTuple):
     open: Callable[[str], Dataset]
 
 
-def find(root: str | Path) -> Source:
+def find(root: str | Path, cache: str | Path | None = None) -> Source:
     """Recognizes the data set in a folder by its files.
 
     Args:
         root: A folder in one of the layouts that `bso.data` reads, or one of their archives.
+        cache: Where is kept what is found out about files; see `cache_folder`.
 
     Example:
         >>> find("nowhere")
@@ -42,9 +43,9 @@ def find(root: str | Path) -> Source:
     if not place.exists():
         raise UserError(f"{place}: there is no such file or folder.")
     place = inside(place)
-    sources = _known(place)
+    sources = _known(place, cache)
     below = [] if place.is_file() or split_folders(place) else folders_below(place)
-    found = {source.name: where for where in (*below, place) for source in _known(where)}
+    found = {source.name: where for where in (*below, place) for source in _known(where, cache)}
     if len(found) == len(sources) == 1:
         return sources[0]
     if found:
@@ -52,10 +53,10 @@ def find(root: str | Path) -> Source:
         raise UserError(f"{place}: holds {words}; give the folder of one data set.")
     if place.is_file():
         raise UserError(f"{place}: a file that is no archive of a known data set; give the folder of your data.")
-    return Source("folder", folder_splits(place), partial(folder_files, place))
+    return Source("folder", folder_splits(place), partial(folder_files, place, cache=cache))
 
 
-def _known(place: Path) -> list[Source]:
+def _known(place: Path, cache: str | Path | None) -> list[Source]:
     """The known sets that lie at a place, by their files."""
     whole = ("train", "test")
     found = [Source(name, whole, partial(read, place)) for name, read in _CIFAR.items() if is_cifar(name, place)]
@@ -65,7 +66,7 @@ def _known(place: Path) -> list[Source]:
     if idx:
         found.append(Source(idx, whole, partial({"mnist": mnist, "fashion_mnist": fashion_mnist}[idx], place)))
     if _is_nmnist(place):
-        found.append(Source("nmnist", whole, partial(nmnist_files, place)))
+        found.append(Source("nmnist", whole, partial(nmnist_files, place, cache=cache)))
     if _is_dvs_cifar10(place):
         found.append(Source("dvs_cifar10", whole, partial(dvs_cifar10_files, place)))
     if is_speech_commands(place):
@@ -87,7 +88,7 @@ def load(root: str | Path, split: str = "train", cache: str | Path | None = None
         ...
         bso.errors.UserError: nowhere: there is no such file or folder.
     """
-    data = find(root).open(split)
+    data = find(root, cache).open(split)
     return in_memory(data, cache) if isinstance(data, FileDataset) else data
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from bso.data.audio import SOUND_ENDINGS, decode_sound
-from bso.data.cache import in_memory
-from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind, measured
+from bso.data.cache import in_memory, remember, remember_measures
+from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bso.data.images import IMAGE_ENDINGS, decode_image, image_head
 from bso.data.speech import SOUND_SHAPE, is_speech_commands
@@ -79,7 +79,7 @@ def folder(
         >>> data.kind, data.classes, len(data), data.shape
         ('image', ('dark', 'light'), 8, (1, 28, 28))
     """
-    return in_memory(folder_files(Path(root), split, size, time_steps, sensor, seed), cache)
+    return in_memory(folder_files(Path(root), split, size, time_steps, sensor, seed, cache), cache)
 
 
 def folder_splits(root: Path) -> tuple[str, ...]:
@@ -94,6 +94,7 @@ def folder_files(
     time_steps: int = 10,
     sensor: tuple[int, int] | None = None,
     seed: int = 0,
+    cache: str | Path | None = None,
 ) -> FileDataset:
     """The same as `folder`, decoded whenever a sample is read."""
     if not root.is_dir():
@@ -120,20 +121,25 @@ def folder_files(
         check_classes(root, other, classes, names)
     everything = [path for classes in splits.values() for files in classes.values() for path in files]
     if kind == "image":
-        shape, scale, decode = _image_decoder(everything, size)
+        head = remember(decode_image, size, everything, lambda: _image_shape(everything, size), cache)
+        shape, scale = tuple(head), 255.0
+        decode = partial(decode_image, size=shape[1:], channels=shape[0])
     elif kind == "sound":
         shape, scale, decode = _sound_decoder(size)
     else:
-        shape, scale, decode = _event_decoder(everything, size, time_steps, sensor)
+        height, width = sensor or remember(decode_events, "sensor", everything, lambda: _sensor(everything), cache)
+        rows, columns = _frame_size(height, width) if size is None else (size, size)
+        shape, scale = (time_steps, 2, rows, columns), EVENT_SCALE
+        decode = partial(decode_events, time_steps=time_steps, sensor=(height, width), size=(rows, columns))
     channels = shape[-3]
-    # Spectrograms span [0, 1] and are centered like Speech Commands; what other data spans is measured.
-    mean, std = (0.5,) * channels, (0.5,) * channels
     paths, labels = flat(splits["train"], names)
-    train = FileDataset("folder", kind, names, labels, shape, mean, std, scale, paths, decode)
+    # Spectrograms span [0, 1] and are centered like Speech Commands; what other data spans is measured.
+    center = (0.5,) * channels
+    train = FileDataset("folder", kind, names, labels, shape, center, center, scale, paths, decode)
     if kind != "sound":
-        mean, std = measured(train)
+        train = remember_measures(train, cache)
     paths, labels = flat(found, names)
-    return replace(train, paths=paths, labels=labels, mean=mean, std=std)
+    return replace(train, paths=paths, labels=labels)
 
 
 def _find(root: Path, seed: int) -> tuple[Kind, dict[str, dict[str, list[Path]]]]:
@@ -165,18 +171,17 @@ def _kind(root: Path) -> Kind:
     return there[0]
 
 
-def _image_decoder(paths: list[Path], size: int | None) -> tuple[tuple[int, ...], float, Decode]:
+def _image_shape(paths: list[Path], size: int | None) -> tuple[int, int, int]:
+    """Channels, rows and columns that serve all pictures."""
     step = max(1, -(-len(paths) // _HEADS))
     heads = [image_head(path) for path in paths[::step]]
     channels = max(channel for _, channel in heads)
     sizes = {sides for sides, _ in heads}
     if size is not None:
-        sides = (size, size)
-    elif len(sizes) == 1 and step == 1 and max(next(iter(sizes))) <= _IMAGE_SIZE:
-        sides = next(iter(sizes))
-    else:
-        sides = (_IMAGE_SIZE, _IMAGE_SIZE)
-    return (channels, *sides), 255.0, partial(decode_image, size=sides, channels=channels)
+        return channels, size, size
+    if len(sizes) == 1 and step == 1 and max(next(iter(sizes))) <= _IMAGE_SIZE:
+        return channels, *next(iter(sizes))
+    return channels, _IMAGE_SIZE, _IMAGE_SIZE
 
 
 def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
@@ -185,15 +190,10 @@ def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
     return SOUND_SHAPE, 1.0, decode_sound
 
 
-def _event_decoder(
-    paths: list[Path], size: int | None, time_steps: int, sensor: tuple[int, int] | None
-) -> tuple[tuple[int, ...], float, Decode]:
-    plane = sensor or _sensor(paths)
-    # As pictures do, frames keep their proportions: the longer side becomes 48.
-    scale = min(1, _EVENT_SIZE / max(plane))
-    rows, columns = (size, size) if size is not None else tuple(max(round(side * scale), 1) for side in plane)
-    decode = partial(decode_events, time_steps=time_steps, sensor=plane, size=(rows, columns))
-    return (time_steps, 2, rows, columns), EVENT_SCALE, decode
+def _frame_size(height: int, width: int) -> tuple[int, int]:
+    """As pictures do, frames keep their proportions: the longer side becomes at most 48."""
+    scale = min(1, _EVENT_SIZE / max(height, width))
+    return max(round(height * scale), 1), max(round(width * scale), 1)
 
 
 def _sensor(paths: list[Path]) -> tuple[int, int]:
