@@ -79,6 +79,23 @@ def test_the_command_in_words(tmp_path, capsys):
     ]
 
 
+def test_what_is_passed_over_is_counted(tmp_path):
+    root = test_data_folder.write_images(tmp_path)
+    for number in range(3):
+        put(root / "class0" / f"{number}.HEIC", b"")
+    put(root / "class1" / "LICENSE", b"")
+    put(root / "class1" / ".hidden", b"")
+    assert describe(root)["ignored"] == {".heic": 3, "no ending": 1}
+
+
+def test_sizes_span_all_files(tmp_path):
+    for split in ("train", "val"):
+        test_data_folder.write_images(tmp_path / split, count=2)
+    put(tmp_path / "train" / "class0" / "wide.png", test_data_folder.gray(1, 8, 40))
+    put(tmp_path / "train" / "class1" / "small.png", test_data_folder.gray(1, 3, 9))
+    assert describe(tmp_path)["sizes"] == {"unit": "pixels", "smallest": [3, 9], "largest": [8, 40]}
+
+
 def test_mistakes_are_one_line_and_status_2(tmp_path, capsys):
     test_data_folder.write_images(tmp_path / "data")
     wrong_plot = [str(tmp_path / "data"), "--plot", str(tmp_path / "sheet.doc")]

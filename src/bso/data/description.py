@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bso.data.dataset import Dataset, FileDataset, measure
 from bso.data.events import read_events
 from bso.data.finder import find
 from bso.data.images import image_head
+from bso.data.tree import walk
 from bso.errors import UserError
 from bso.extras import need
 
@@ -56,6 +58,9 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
     }
     if isinstance(train, FileDataset):
         result["sizes"] = _sizes(train)
+        read = {path for data in splits.values() if isinstance(data, FileDataset) for path in data.paths}
+        passed = (path for path in walk(Path(root).expanduser()) if path not in read)
+        result["ignored"] = dict(Counter(path.suffix.lower() or "no ending" for path in passed).most_common())
     if plot is not None:
         contact_sheet(train, plot)
         result["plot"] = str(plot)
@@ -71,6 +76,7 @@ def describe_text(result: dict[str, Any]) -> str:
         ...     "class_counts": {"train": {"a": 1, "b": 2}}, "shape": [1, 8, 8], "dtype": "uint8",
         ...     "scale": 255.0, "mean": [0.5], "std": [0.25],
         ...     "sizes": {"unit": "pixels", "smallest": [8, 8], "largest": [20, 30]},
+        ...     "ignored": {".heic": 9},
         ... }))
         data       folder, image
         classes    2: a, b
@@ -79,6 +85,7 @@ def describe_text(result: dict[str, Any]) -> str:
         mean       0.5000
         deviation  0.2500
         sizes      8 × 8 to 20 × 30 pixels
+        ignored    9 .heic
     """
     classes = result["classes"]
     names = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
@@ -97,6 +104,8 @@ def describe_text(result: dict[str, Any]) -> str:
     if "sizes" in result:
         ends = (" × ".join(f"{side:,}" for side in result["sizes"][end]) for end in ("smallest", "largest"))
         rows.append(("sizes", f"{' to '.join(ends)} {result['sizes']['unit']}"))
+    if result.get("ignored"):
+        rows.append(("ignored", ", ".join(f"{count:,} {ending}" for ending, count in result["ignored"].items())))
     if "plot" in result:
         rows.append(("plot", result["plot"]))
     return "\n".join(f"{name:<11}{text}" for name, text in rows)
