@@ -9,7 +9,8 @@ from data_files import HEADER, aedat, nmnist_bin, own_cache, put  # noqa: F401
 from bso import UserError
 from bso.data import dvs_cifar10, nmnist
 from bso.data import events as events_module
-from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files
+from bso.data.cifar import CIFAR10_CLASSES
+from bso.data.event_sets import dvs_cifar10_files
 from bso.data.events import Events, count_frames, decode_events, read_events, unwrap
 
 EVENTS = [(0, 0, 10, 1), (127, 5, 20, 0), (64, 127, 30, 1), (3, 4, 40, 0)]
@@ -267,7 +268,7 @@ def test_a_given_sensor_bounds_npz(tmp_path):
 
 
 def write_dvs_cifar10(root: Path, count: int) -> Path:
-    for label, name in enumerate(DVS_CIFAR10_CLASSES):
+    for label, name in enumerate(CIFAR10_CLASSES):
         for number in range(count):
             content = aedat([(label, number, time, time % 2) for time in range(20)])
             put(root / name / f"cifar10_{name}_{number}.aedat", content)

@@ -19,7 +19,7 @@ from bso.data.pickles import read_pickle
 from bso.errors import UserError
 
 _PIXELS = 3 * 32 * 32
-_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _classes(name: str, layout: _Layout, source: Path, contents: dict[str, bytes
     count = 10 if name == "cifar10" else 100
     content = contents.get(layout.names)
     if content is None:
-        return _CIFAR10 if name == "cifar10" else tuple(str(label) for label in range(count))
+        return CIFAR10_CLASSES if name == "cifar10" else tuple(str(label) for label in range(count))
     path = source / layout.names
     if layout.names_key:
         names = read_pickle(path, content).get(layout.names_key)

@@ -5,24 +5,13 @@ from functools import partial
 from pathlib import Path
 
 from bso.data.cache import in_memory, remember_measures
+from bso.data.cifar import CIFAR10_CLASSES
 from bso.data.dataset import ArrayDataset, FileDataset
 from bso.data.downloads import download
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events
 from bso.data.tree import class_files, flat, refuse_archives, seeded_split
 from bso.errors import UserError
 
-DVS_CIFAR10_CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
 # There is no official split: a tenth of each class is held out by this seed.
 DVS_CIFAR10_SEED = 0
 
@@ -60,14 +49,14 @@ def dvs_cifar10_files(root: Path, split: str, time_steps: int = 10, size: int = 
     """The same as `dvs_cifar10`, decoded whenever a sample is read."""
     _check(root, "dvs_cifar10", split)
     found = class_files(root, (".aedat",))
-    if sorted(found) != sorted(DVS_CIFAR10_CLASSES):
+    if sorted(found) != sorted(CIFAR10_CLASSES):
         raise UserError(
-            f"{root}: the classes are {', '.join(found)}; DVS-CIFAR10 has {', '.join(DVS_CIFAR10_CLASSES)}. "
+            f"{root}: the classes are {', '.join(found)}; DVS-CIFAR10 has {', '.join(CIFAR10_CLASSES)}. "
             "Use the path for own data for other classes."
         )
-    classes = {name: sorted(found[name], key=_number) for name in DVS_CIFAR10_CLASSES}
+    classes = {name: sorted(found[name], key=_number) for name in CIFAR10_CLASSES}
     chosen = seeded_split(root, classes, DVS_CIFAR10_SEED, 0.1)[split]
-    paths, labels = flat(chosen, DVS_CIFAR10_CLASSES)
+    paths, labels = flat(chosen, CIFAR10_CLASSES)
     # The camera lay on its side: turned by a quarter, pictures stand upright, as other readers of this set have them.
     decode = partial(
         decode_events, time_steps=time_steps, sensor=(128, 128), size=(size, size), presence=True, turned=True
@@ -75,7 +64,7 @@ def dvs_cifar10_files(root: Path, split: str, time_steps: int = 10, size: int = 
     return FileDataset(
         "dvs_cifar10",
         "event",
-        DVS_CIFAR10_CLASSES,
+        CIFAR10_CLASSES,
         labels,
         (time_steps, 2, size, size),
         (0.2728, 0.1295),

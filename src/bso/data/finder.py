@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bso.data.cache import in_memory
-from bso.data.cifar import cifar10, cifar100, is_cifar
+from bso.data.cifar import CIFAR10_CLASSES, cifar10, cifar100, is_cifar
 from bso.data.dataset import Dataset, FileDataset
-from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files, nmnist_files
+from bso.data.event_sets import dvs_cifar10_files, nmnist_files
 from bso.data.folders import folder_files, folder_splits
 from bso.data.idx import fashion_mnist, find_idx, mnist
 from bso.data.speech import is_speech_commands, speech_commands_files
@@ -100,4 +100,4 @@ def _is_nmnist(place: Path) -> bool:
 
 def _is_dvs_cifar10(place: Path) -> bool:
     folders = {path.name for path in place.iterdir() if path.is_dir() and path.name[0] not in "._"}
-    return folders == set(DVS_CIFAR10_CLASSES) and next((place / "cat").rglob("*.aedat"), None) is not None
+    return folders == set(CIFAR10_CLASSES) and next((place / "cat").rglob("*.aedat"), None) is not None
