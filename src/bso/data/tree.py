@@ -212,17 +212,26 @@ def seeded_split(
     root: Path, classes: dict[str, list[Path]], seed: int, held_out: float = HELD_OUT
 ) -> dict[str, dict[str, list[Path]]]:
     """Holds out a share of each class for testing, chosen by `seed` among the sorted files."""
-    # The old generator, because NumPy promises that its numbers never change, and a split must not.
-    rng = np.random.RandomState(seed)
+    held = held_out_places([len(files) for files in classes.values()], seed, held_out)
     split: dict[str, dict[str, list[Path]]] = {"train": {}, "test": {}}
-    for name, files in classes.items():
+    for (name, files), chosen in zip(classes.items(), held, strict=True):
         if len(files) < 2:
             raise UserError(
                 f"{root / name}: the class has one file, and a split into training and test needs two. Add "
                 "files, or make folders train and val yourself."
             )
-        count = min(max(round(len(files) * held_out), 1), len(files) - 1)
-        chosen = set(rng.permutation(len(files))[:count].tolist())
         split["test"][name] = [path for place, path in enumerate(files) if place in chosen]
         split["train"][name] = [path for place, path in enumerate(files) if place not in chosen]
     return split
+
+
+def held_out_places(counts: Sequence[int], seed: int, share: float = HELD_OUT) -> list[set[int]]:
+    """Draws which places of each class are held out, at least one and never all, by the classes' counts.
+
+    Example:
+        >>> held_out_places([5, 10], seed=0)
+        [{2}, {5, 6}]
+    """
+    # The old generator, because NumPy promises that its numbers never change, and a split must not.
+    rng = np.random.RandomState(seed)
+    return [set(rng.permutation(count)[: min(max(round(count * share), 1), count - 1)].tolist()) for count in counts]
