@@ -119,9 +119,19 @@ def _members(path: Path, max_bytes: int, max_members: int) -> Iterator[Iterator[
         raise
     # The standard library raises nearly anything for an archive that is cut off, garbled or encrypted.
     except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # A missing file or a full disk is no damage.
+        if not is_damage(error):
+            raise
         raise UserError(f"{path}: not a whole archive ({error}); download it again.") from error
+
+
+def is_damage(error: Exception) -> bool:
+    """Says whether an error is about a file's content; a missing file or a full disk is no damage.
+
+    Example:
+        >>> is_damage(EOFError()), is_damage(FileNotFoundError(errno.ENOENT, "no such file"))
+        (True, False)
+    """
+    return not isinstance(error, OSError) or error.errno in (None, errno.EINVAL)
 
 
 def _bounded(path: Path, members: Iterator[_Member], max_bytes: int, max_members: int) -> Iterator[_Member]:

@@ -5,7 +5,6 @@ by event *number*: T frames of as nearly as possible equally many events, so a b
 frames than a pause.
 """
 
-import errno
 import re
 import zipfile
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bso.data.archive import is_damage
 from bso.errors import UserError
 from bso.extras import need
 
@@ -280,7 +280,7 @@ def _read_npz(path: Path, sensor: tuple[int, int] | None) -> Events:
         raise
     # A damaged archive raises nearly anything; what is no plain array, a ValueError.
     except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        if not is_damage(error):
             raise
         raise UserError(
             f"{path}: not a whole .npz file of plain arrays ({error}); save x, y, t and p as numbers."
