@@ -194,6 +194,12 @@ def test_words_one_level_below_the_lists(tmp_path):
         assert (data.name, data.classes, data.labels.tolist()) == ("speech_commands", ("left", "right"), [0, 1])
 
 
+def test_endings_in_capitals(tmp_path):
+    for path in sorted(write_speech(tmp_path, lists=False).glob("*/*.wav")):
+        path.rename(path.with_suffix(".WAV"))
+    assert find(tmp_path).name == "speech_commands"
+
+
 def test_own_splits_beside_the_noise_stay_own_splits(tmp_path):
     for split, count in (("train", 4), ("val", 3)):
         for word in ("left", "right"):

@@ -13,6 +13,8 @@ from bso.errors import UserError
 
 SOUND_SHAPE = (1, NUM_MELS, 1 + NUM_SAMPLES // HOP)
 _LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
+# Some systems write endings in capitals.
+_WAV = ".[Ww][Aa][Vv]"
 
 
 def speech_commands(
@@ -59,16 +61,16 @@ def is_speech_commands(root: Path) -> bool:
     As plain sounds, speakers would be in both splits.
     """
     words, marks = _words(root), (*_LISTS.values(), "_background_noise_")
-    if not any(words.glob("[!._]*/*.wav")) or split_folders(words):
+    if not any(words.glob(f"[!._]*/*{_WAV}")) or split_folders(words):
         return False
-    return any((root / name).exists() for name in marks) or any(words.glob("*/*_nohash_*.wav"))
+    return any((root / name).exists() for name in marks) or any(words.glob(f"*/*_nohash_*{_WAV}"))
 
 
 def _words(root: Path) -> Path:
     """The folder of the words: some copies have one, `audio`, beside the lists."""
     below = folders_below(root)
     beside = len(below) == 1 and any((root / name).is_file() for name in _LISTS.values())
-    return below[0] if beside and not any(below[0].glob("*.wav")) else root
+    return below[0] if beside and not any(below[0].glob(f"*{_WAV}")) else root
 
 
 def official_split(path: Path) -> str:
