@@ -71,12 +71,37 @@ def test_bombs_are_refused_before_they_go_off(tmp_path):
     assert bomb.stat().st_size < 20_000
     with pytest.raises(UserError, match="refused as a bomb"):
         extract(bomb, tmp_path / "out", max_bytes=1_000_000)
-    with pytest.raises(UserError, match="at most 1,000,000 are expected"):
+    with pytest.raises(UserError, match="more than 1,000,000 bytes"):
         read_members(bomb, ["zeros"], max_bytes=1_000_000)
     many = tar(tmp_path / "many.tar.gz", *((f"{number}", b"") for number in range(20)))
     with pytest.raises(UserError, match="10 files; refused as a bomb"):
         extract(many, tmp_path / "out", max_members=10)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_a_bomb_in_a_long_name_is_refused(tmp_path, kind):
+    bomb = tar(tmp_path / "bomb.tar.gz", ("name", bytes(5_000_000)), kind=kind)
+    assert bomb.stat().st_size < 20_000
+    for read in (lambda: extract(bomb, tmp_path / "out"), lambda: read_members(bomb, ["a"])):
+        with pytest.raises(UserError, match=r"bomb.tar.gz: a head of 5,000,000 bytes"):
+            read()
+
+
+def test_long_names_are_read(tmp_path):
+    name = "/".join(["a_long_folder"] * 20)
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        with tarfile.open(tmp_path / "a.tar", "w", format=form) as archive:
+            info = tarfile.TarInfo(f"{name}/batch")
+            info.size = 2
+            archive.addfile(info, io.BytesIO(b"ok"))
+        assert read_members(tmp_path / "a.tar", ["batch"]) == {"batch": b"ok"}
+
+
+def test_the_whole_of_an_archive_is_bounded(tmp_path):
+    archive = tar(tmp_path / "a.tar.gz", *((f"{number}", bytes(900)) for number in range(5)))
+    with pytest.raises(UserError, match="more than 4,000 bytes"):
+        read_members(archive, ["0"], max_bytes=4000)
 
 
 def test_a_member_twice_is_refused(tmp_path):

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import own_cache, put, wav  # noqa: F401
+from data_files import aedat, own_cache, put, wav  # noqa: F401
 
 from bso import UserError
-from bso.data import speech_commands
-from bso.data.audio import decode_sound, fit, mel_filters, mel_power, read_sound, spectrogram
+from bso.data import audio, find, folder, load, speech_commands
+from bso.data.audio import decode_sound, fit, mel_filters, mel_power, read_sound, sound_seconds, spectrogram
 from bso.data.speech import official_split
 
 SECOND = np.arange(16_000) / 16_000
@@ -30,6 +30,26 @@ TONE = 0.5 * np.sin(2 * np.pi * 440 * SECOND)
 def test_every_depth(tmp_path, bits, floating, extensible, tolerance):
     content = wav(TONE, bits=bits, floating=floating, extensible=extensible)
     assert np.abs(read_sound(put(tmp_path / "a.wav", content)) - TONE).max() < tolerance
+
+
+def test_codings_that_cannot_seek(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", TONE, 16_000, subtype="GSM610")
+    assert np.abs(read_sound(tmp_path / "a.wav") - TONE)[500:].mean() < 0.05
+
+
+def test_a_sound_of_hours_is_refused(tmp_path, monkeypatch):
+    path = put(tmp_path / "a.wav", wav(TONE))
+    monkeypatch.setattr(audio, "_MAX_SECONDS", 1)
+    assert len(read_sound(path)) == 16_000
+    with pytest.raises(UserError, match=r"b.wav: 2 s long; at most 1 s are read"):
+        read_sound(put(tmp_path / "b.wav", wav(np.tile(TONE, 2))))
+
+
+def test_lengths_of_files(tmp_path):
+    assert sound_seconds(put(tmp_path / "a.wav", wav(TONE[:4000], rate=8000))) == 0.5
+    with pytest.raises(UserError, match=r"b.wav: not a sound file"):
+        sound_seconds(put(tmp_path / "b.wav", b"<html>"))
 
 
 def test_chunks_before_the_sound(tmp_path):
@@ -121,6 +141,8 @@ BROKEN = {
     "cut in the head": (WHOLE[:30], "without sound data"),
     "other RIFF": (b"RIFF\x04\0\0\0AVI ", "a RIFF file of kind b'AVI '"),
     "no samples": (wav([]), "holds no samples"),
+    "no length": (WHOLE.replace(b"data\0\x7d", b"data\0\0"), "its head says no sound, and 32,000 bytes follow"),
+    "no filling byte": (wav(TONE, before=b"LIST\x05\0\0\0INFO!"), "a chunk of odd length lacks its filling byte"),
     "not a number": (wav([np.nan, 1], bits=32, floating=True), "no numbers"),
     "rate zero": (wav(TONE, rate=0), "rate.wav|not a sound file|rate of"),
     "rate absurd": (wav(TONE, rate=7), "a rate of 7 Hz"),
@@ -161,6 +183,43 @@ def test_speech_commands_without_lists_keep_speakers_apart(tmp_path):
     write_speech(tmp_path, lists=False)
     expected = [official_split(Path(f"{speaker:08x}_nohash_0.wav")) for speaker in range(8)]
     assert len(speech_commands(tmp_path, "train")) == 2 * expected.count("train")
+
+
+def test_words_one_level_below_the_lists(tmp_path):
+    write_speech(tmp_path)
+    (tmp_path / "audio").mkdir()
+    for name in ("left", "right", "_background_noise_"):
+        (tmp_path / name).rename(tmp_path / "audio" / name)
+    for data in (load(tmp_path, "val"), speech_commands(tmp_path, "val")):
+        assert (data.name, data.classes, data.labels.tolist()) == ("speech_commands", ("left", "right"), [0, 1])
+
+
+def test_endings_in_capitals(tmp_path):
+    for path in sorted(write_speech(tmp_path, lists=False).glob("*/*.wav")):
+        path.rename(path.with_suffix(".WAV"))
+    assert find(tmp_path).name == "speech_commands"
+
+
+def test_own_splits_beside_the_noise_stay_own_splits(tmp_path):
+    for split, count in (("train", 4), ("val", 3)):
+        for word in ("left", "right"):
+            for number in range(count):
+                put(tmp_path / split / word / f"{number}.wav", wav(TONE[:900]))
+    put(tmp_path / "_background_noise_" / "hum.wav", wav(TONE))
+    assert (find(tmp_path).name, find(tmp_path).splits) == ("folder", ("train", "val"))
+    assert load(tmp_path, "val").classes == ("left", "right")
+
+
+def test_a_list_beside_other_data_means_nothing(tmp_path):
+    for name in ("cat/1.aedat", "cat/2.aedat", "dog/1.aedat", "dog/2.aedat"):
+        put(tmp_path / name, aedat([(1, 1, 1, 1)]))
+    put(tmp_path / "testing_list.txt", b"cat/1.aedat\n")
+    assert find(tmp_path).name == "folder"
+
+
+def test_speech_commands_are_not_read_as_own_sounds(tmp_path):
+    with pytest.raises(UserError, match=r"this is Speech Commands.*read it by speech_commands"):
+        folder(write_speech(tmp_path))
 
 
 def test_the_rule_of_the_official_lists():

@@ -10,7 +10,7 @@ import pytest
 from data_files import own_cache, pickled, pickled_array, pickled_list, put, short_string  # noqa: F401
 
 from bso import UserError
-from bso.data import cifar10, cifar100
+from bso.data import cifar10, cifar100, pickles
 from bso.data.pickles import read_pickle
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -263,3 +263,14 @@ def test_broken_archives_are_refused_by_name(tmp_path):
     path = put(tmp_path / "zip" / "cifar-10-python.zip", buffer.getvalue())
     with pytest.raises(UserError, match=r"data_batch_1: missing"):
         cifar10(path)
+
+
+@pytest.mark.parametrize("name", sorted(pickles._ADMITTED))
+def test_a_pickle_cannot_change_the_stand_ins(tmp_path, name):
+    stand_in = pickles._ADMITTED[name]
+    before = dict(vars(stand_in))
+    module, function = (part.encode() for part in name)
+    evil = b"\x80\x02c" + module + b"\n" + function + b"\nN}X\x08\0\0\0__init__K\x01s\x86b."
+    with pytest.raises(UserError, match="evil: refused as a CIFAR batch"):
+        pickles.read_pickle(tmp_path / "evil", evil)
+    assert dict(vars(stand_in)) == before

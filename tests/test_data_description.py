@@ -1,4 +1,7 @@
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +13,20 @@ import test_data_cifar
 import test_data_events
 import test_data_folder
 import test_data_idx
-from data_files import own_cache  # noqa: F401
+from data_files import own_cache, put  # noqa: F401
 
 from bso import UserError
 from bso.cli import main
-from bso.data import ArrayDataset, FileDataset, digits, find, measure
+from bso.data import ArrayDataset, FileDataset, contact_sheet, describe, digits, find, load, measure, nmnist
 
 LAYOUTS = {
     "cifar10": (test_data_cifar.write_python, "image", [3, 32, 32], {"train": 15, "test": 3}),
-    "mnist": (test_data_idx.write, "image", [1, 28, 28], {"train": 2, "test": 2}),
+    "mnist": (
+        lambda root: test_data_idx.write(root, pixels=test_data_idx.IMAGES // 4),
+        "image",
+        [1, 28, 28],
+        {"train": 2, "test": 2},
+    ),
     "fashion_mnist": (
         lambda root: test_data_idx.write(root / "FashionMNIST" / "raw").parents[1],
         "image",
@@ -71,6 +79,23 @@ def test_the_command_in_words(tmp_path, capsys):
     ]
 
 
+def test_what_is_passed_over_is_counted(tmp_path):
+    root = test_data_folder.write_images(tmp_path)
+    for number in range(3):
+        put(root / "class0" / f"{number}.HEIC", b"")
+    put(root / "class1" / "LICENSE", b"")
+    put(root / "class1" / ".hidden", b"")
+    assert describe(root)["ignored"] == {".heic": 3, "no ending": 1}
+
+
+def test_sizes_span_all_files(tmp_path):
+    for split in ("train", "val"):
+        test_data_folder.write_images(tmp_path / split, count=2)
+    put(tmp_path / "train" / "class0" / "wide.png", test_data_folder.gray(1, 8, 40))
+    put(tmp_path / "train" / "class1" / "small.png", test_data_folder.gray(1, 3, 9))
+    assert describe(tmp_path)["sizes"] == {"unit": "pixels", "smallest": [3, 9], "largest": [8, 40]}
+
+
 def test_mistakes_are_one_line_and_status_2(tmp_path, capsys):
     test_data_folder.write_images(tmp_path / "data")
     wrong_plot = [str(tmp_path / "data"), "--plot", str(tmp_path / "sheet.doc")]
@@ -86,11 +111,77 @@ def test_mistakes_are_one_line_and_status_2(tmp_path, capsys):
         find(file)
 
 
+def test_a_sheet_of_any_class_names(tmp_path):
+    root = test_data_folder.write_images(tmp_path / "data")
+    long = "a_very_long_name_of_a_class_" * 4
+    (root / "class0").rename(root / "$5 \\frac{ 汉字")
+    (root / "class1").rename(root / long)
+    describe(root, tmp_path / "sheet.svg")
+    short = tmp_path / "short.svg"
+    contact_sheet(digits(), short)
+    # The sheet grows with the names, up to 40 letters.
+    widths = [float(re.search(r'width="([\d.]+)pt"', path.read_text())[1]) for path in (tmp_path / "sheet.svg", short)]
+    assert widths[0] == pytest.approx((8 * 0.9 + 40 * 0.07 + 0.5) * 72)
+    assert widths[0] > widths[1]
+    assert f"{long[:37]}... " in (tmp_path / "sheet.svg").read_text()
+
+
+def test_file_names_that_are_no_text(tmp_path):
+    root = test_data_folder.write_images(tmp_path / "data")
+    strange = os.fsdecode(b"caf\xe9")
+    (root / "class0").rename(root / strange)
+    assert load(root).classes == (strange, "class1")
+    code = "import sys, bso.cli; sys.exit(bso.cli.main(sys.argv[1:]))"
+    arguments = [sys.executable, "-c", code, "data", str(root), "--plot", str(tmp_path / "sheet.png")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "caf\\udce9, class1" in done.stdout
+
+
+def test_a_wrong_plot_is_refused_before_the_work(tmp_path):
+    with pytest.raises(UserError, match=r"sheet.jpg: a contact sheet is drawn as"):
+        describe(tmp_path / "none", tmp_path / "sheet.jpg")
+
+
 def test_an_archive_is_recognized(tmp_path):
     folder = test_data_cifar.write_python(tmp_path / "cifar-10-batches-py")
     archive = test_data_cifar.tar_of(folder, tmp_path / "cifar-10-python.tar.gz")
     assert find(archive).name == "cifar10"
     assert len(find(archive).open("train")) == 15
+
+
+@pytest.mark.parametrize("names", [["airplane.zip", "cat.zip"], ["Train.zip"], ["train/n01.tar", "val/n01.tar"]])
+def test_archives_are_to_be_unpacked(tmp_path, names):
+    for name in names:
+        put(tmp_path / name, b"")
+    with pytest.raises(UserError, match=rf"holds archives \({Path(names[0]).name}.*unpack each of them"):
+        describe(tmp_path)
+    with pytest.raises(UserError, match="holds archives"):
+        nmnist(tmp_path)
+
+
+def test_an_archive_of_a_second_download_is_found(tmp_path):
+    folder = test_data_cifar.write_python(tmp_path / "py" / "cifar-10-batches-py")
+    test_data_cifar.tar_of(folder, put(tmp_path / "cifar-10-python (1).tar.gz", b""))
+    shutil.rmtree(tmp_path / "py")
+    assert find(tmp_path).name == "cifar10"
+
+
+def test_a_stray_file_is_no_cifar(tmp_path):
+    put(test_data_folder.write_images(tmp_path) / "train", b"class0/0.png 0\n")
+    assert find(tmp_path).name == "folder"
+
+
+def test_several_sets_in_one_folder_are_listed(tmp_path):
+    test_data_cifar.write_python(tmp_path / "cifar-10-batches-py")
+    assert find(tmp_path).name == "cifar10"
+    test_data_events.write_nmnist(tmp_path / "events")
+    with pytest.raises(UserError, match=r"holds cifar10 in .*, nmnist in .*events; give the folder of one"):
+        find(tmp_path)
+    shutil.rmtree(tmp_path / "cifar-10-batches-py")
+    put(tmp_path / "readme.txt", b"")
+    with pytest.raises(UserError, match=r"holds nmnist in .*events; give"):
+        find(tmp_path)
 
 
 def test_measures_by_hand():

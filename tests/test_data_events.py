@@ -8,7 +8,9 @@ from data_files import HEADER, aedat, nmnist_bin, own_cache, put  # noqa: F401
 
 from bso import UserError
 from bso.data import dvs_cifar10, nmnist
-from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files
+from bso.data import events as events_module
+from bso.data.cifar import CIFAR10_CLASSES
+from bso.data.event_sets import dvs_cifar10_files
 from bso.data.events import Events, count_frames, decode_events, read_events, unwrap
 
 EVENTS = [(0, 0, 10, 1), (127, 5, 20, 0), (64, 127, 30, 1), (3, 4, 40, 0)]
@@ -56,6 +58,24 @@ def test_an_address_that_looks_like_a_comment(tmp_path):
     events = read_events(put(tmp_path / "a.aedat", content))
     assert events.sensor == (180, 240)
     assert rows(events) == [(5, 0x23 << 24 >> 22, 10, 1), (5, 0x23 << 24 >> 22, 11, 1)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"# AEChip: eu.seebetter.ini.chips.davis.DavisRGBW640\r\n", b"#AEChip: DAVIS640\r\n", b"# my Davis 640\r\n"],
+)
+def test_cameras_of_the_davis_family(tmp_path, line):
+    content = b"#!AER-DAT2.0\r\n" + line + struct.pack(">II", 400 << 22 | 600 << 12, 1)
+    events = read_events(put(tmp_path / "a.aedat", content))
+    assert (rows(events), events.sensor) == ([(600, 400, 1, 0)], (480, 640))
+
+
+def test_a_mention_of_a_davis_does_not_make_one(tmp_path):
+    mention = b"# <entry key='DAVIS240C.hardware' value='none'/>\r\n"
+    path = put(tmp_path / "a.aedat", aedat(EVENTS, HEADER + b"# AEChip: ch.unizh.ini.jaer.chip.DVS128\r\n" + mention))
+    assert (rows(read_events(path)), read_events(path).sensor) == (EVENTS, (128, 128))
+    with pytest.raises(UserError, match=r"b.aedat: the header mentions a DAVIS240 .* look like those of a DVS128"):
+        read_events(put(tmp_path / "b.aedat", aedat(EVENTS, HEADER + mention)))
 
 
 def test_external_signals_and_image_samples_are_no_events(tmp_path):
@@ -108,10 +128,46 @@ def test_npz_of_any_numbers(tmp_path, kind):
     assert rows(read_events(npz(tmp_path / "a.npz", x=x, y=y, t=t, p=p))) == [(3, 1, 5, 0), (9, 2, 6, 1)]
 
 
-@pytest.mark.parametrize("p", [[False, True], [-1, 1], [0, 1], [-1.0, 1.0]])
+@pytest.mark.parametrize("p", [[False, True], [-1, 1], [0, 1], [-1.0, 1.0], [1, 2]])
 def test_npz_of_any_polarity(tmp_path, p):
     events = read_events(npz(tmp_path / "a.npz", x=[0, 0], y=[0, 0], t=[0, 1], p=p))
     assert events.p.tolist() == [0, 1]
+
+
+def test_npz_of_other_layouts(tmp_path):
+    table = np.array(EVENTS, np.dtype([("x", "<i2"), ("y", "<i2"), ("t", "<i8"), ("p", "<i1")]))
+    assert rows(read_events(npz(tmp_path / "a.npz", events=table))) == EVENTS
+    columns = {name: table[name][:, None] for name in "xytp"}
+    assert rows(read_events(npz(tmp_path / "b.npz", **columns))) == EVENTS
+    sized = npz(tmp_path / "c.npz", width=346, height=260, **columns)
+    assert read_events(sized).sensor == (260, 346)
+    assert read_events(sized, (300, 400)).sensor == (300, 400)
+    with pytest.raises(UserError, match=r"d.npz: holds a, b; expected arrays x, y, t and p"):
+        read_events(npz(tmp_path / "d.npz", events=np.zeros(2, [("a", int), ("b", int)])))
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int16])
+def test_narrow_times_wrap(tmp_path, kind):
+    times = np.arange(0, 200_000, 5000)
+    zeros = np.zeros_like(times)
+    path = npz(tmp_path / "a.npz", x=np.arange(len(times)), y=zeros, t=times.astype(kind), p=zeros)
+    assert np.array_equal(read_events(path).x, np.arange(len(times)))
+
+
+def test_an_npz_bomb_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(events_module, "_MAX_NPZ_BYTES", 1000)
+    ticks = np.arange(200)
+    with pytest.raises(UserError, match=r"a.npz: unpacks to .* bytes; refused as a bomb"):
+        read_events(npz(tmp_path / "a.npz", x=ticks, y=ticks, t=ticks, p=ticks % 2))
+
+
+def test_the_header_of_aedat_ends_where_it_says(tmp_path):
+    # This event, read as text, is one more line of comment.
+    address, time = struct.unpack(">II", b"# xext\r\n")
+    header = b"#!AER-DAT2.0\r\n# AEChip: DAVIS640\r\n#End Of ASCII Header\r\n"
+    content = header + struct.pack(">IIII", address, time, 5 << 22 | 6 << 12, time + 1)
+    events = read_events(put(tmp_path / "a.aedat", content))
+    assert events.t.tolist() == [time, time + 1]
 
 
 def test_frames_share_events_evenly():
@@ -180,7 +236,7 @@ BROKEN_NPZ = {
     "infinite time": ({"t": [np.inf, 1]}, "t is float64"),
     "words": ({"t": ["a", "b"]}, "t is <U1"),
     "negative": ({"x": [-1, 2]}, "x or y is below 0"),
-    "polarity": ({"p": [0, 3]}, "expected 0 and 1, or -1 and 1"),
+    "polarity": ({"p": [0, 3]}, "expected 0 and 1, -1 and 1, or 1 and 2"),
     "polarity words": ({"p": ["on", "off"]}, "p is <U3"),
     "none": ({key: [] for key in "xytp"}, "holds no events"),
     "objects": ({"x": np.array([{}, 1], object)}, "of plain arrays"),
@@ -212,7 +268,7 @@ def test_a_given_sensor_bounds_npz(tmp_path):
 
 
 def write_dvs_cifar10(root: Path, count: int) -> Path:
-    for label, name in enumerate(DVS_CIFAR10_CLASSES):
+    for label, name in enumerate(CIFAR10_CLASSES):
         for number in range(count):
             content = aedat([(label, number, time, time % 2) for time in range(20)])
             put(root / name / f"cifar10_{name}_{number}.aedat", content)
@@ -232,6 +288,16 @@ def test_dvs_cifar10(tmp_path, own_cache):  # noqa: F811
     small = dvs_cifar10(root, time_steps=4, size=128)
     assert small.shape == (4, 2, 128, 128)
     assert small.read(0)[0].any(0).sum() == 1
+
+
+def test_pictures_of_dvs_cifar10_stand_upright(tmp_path):
+    root = write_dvs_cifar10(tmp_path, 2)
+    row, column = 100, 7
+    content = HEADER + struct.pack(">II", row << 8 | column << 1, 1)
+    for number in range(2):
+        put(root / "airplane" / f"cifar10_airplane_{number}.aedat", content)
+    frame = dvs_cifar10(root, time_steps=1, size=128).read(0)[0, 1]
+    assert np.argwhere(frame).tolist() == [[127 - column, 127 - row]]
 
 
 def test_the_split_of_dvs_cifar10_is_fixed(tmp_path):

@@ -1,4 +1,6 @@
+import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +8,7 @@ import pytest
 from data_files import aedat, nmnist_bin, own_cache, png, put, wav  # noqa: F401
 
 from bso import UserError
-from bso.data import ArrayDataset, FileDataset, folder, load
+from bso.data import ArrayDataset, FileDataset, dataset, find, folder, folders, load
 from bso.data import cache as cache_module
 
 
@@ -40,11 +42,55 @@ def test_a_seeded_split_of_pictures(tmp_path):
     assert 0.15 < train.mean[0] < 0.25
 
 
-@pytest.mark.parametrize("names", [("train", "val"), ("Training", "test"), ("train", "validation")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train", "val"),
+        ("Training", "test"),
+        ("train", "validation"),
+        ("train", "eval"),
+        ("train", "dev"),
+        ("training_set", "test_set"),
+        ("TrainData", "holdout"),
+    ],
+)
 def test_folders_of_splits(tmp_path, names):
     for place, name in enumerate(names):
         write_images(tmp_path / name, count=3 + place)
     assert (len(folder(tmp_path)), len(folder(tmp_path, "val")), len(folder(tmp_path, "test"))) == (6, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("val", "test"), "splits test and val, and none for training"),
+        (("train", "training", "val"), "train and training are both for the train split"),
+        (("fold1", "fold2"), "fold1, fold2 all hold class0, class1, so these look like splits"),
+    ],
+)
+def test_splits_never_become_classes(tmp_path, names, message):
+    for name in names:
+        write_images(tmp_path / name, count=3)
+    with pytest.raises(UserError, match=message):
+        folder(tmp_path)
+
+
+def test_one_word_of_a_split_can_be_a_class(tmp_path):
+    write_images(tmp_path)
+    (tmp_path / "class0").rename(tmp_path / "train")
+    assert folder(tmp_path).classes == ("class1", "train")
+
+
+def test_a_test_folder_without_labels_is_left_out(tmp_path):
+    for name in ("train", "val"):
+        write_images(tmp_path / name, count=3)
+    put(tmp_path / "test" / "1.png", gray(1))
+    assert find(tmp_path).splits == ("train", "val")
+    put(tmp_path / "val" / "1.png", gray(1))
+    shutil.rmtree(tmp_path / "val" / "class0")
+    shutil.rmtree(tmp_path / "val" / "class1")
+    with pytest.raises(UserError, match=r"val: 1 files and no folders of classes here.*Move each file"):
+        folder(tmp_path)
 
 
 def test_channels_and_size_are_found(tmp_path):
@@ -66,12 +112,32 @@ def test_files_may_lie_deeper_and_others_are_ignored(tmp_path):
     assert len(folder(tmp_path)) + len(folder(tmp_path, "test")) == 21
 
 
+def test_links_are_followed(tmp_path):
+    write_images(tmp_path / "far")
+    for name in ("class0", "class1"):
+        (tmp_path / "near").mkdir(exist_ok=True)
+        (tmp_path / "near" / name).symlink_to(tmp_path / "far" / name)
+    (tmp_path / "far" / "class0" / "up").symlink_to(tmp_path / "far")
+    assert len(folder(tmp_path / "near")) == 16
+    (tmp_path / "splits").mkdir()
+    for name in ("train", "val"):
+        (tmp_path / "splits" / name).symlink_to(tmp_path / "near")
+    assert len(folder(tmp_path / "splits", "val")) == 20
+    (tmp_path / "far" / "class1" / "lost.png").symlink_to(tmp_path / "none.png")
+    with pytest.raises(UserError, match=r"lost.png: a link to .*none.png, which is not there"):
+        folder(tmp_path / "near")
+
+
 def test_a_large_set_streams(tmp_path, monkeypatch):
     write_images(tmp_path)
     monkeypatch.setattr(cache_module, "MEMORY_LIMIT", 100)
     data = folder(tmp_path, size=8)
     assert isinstance(data, FileDataset)
-    assert data.read(0, np.random.default_rng(0)).shape == (1, 8, 8)
+    assert data.shape == (1, 8, 8)
+    # Nobody asked for random crops or flips of own pictures.
+    half = put(tmp_path / "class0" / "0.png", png(np.eye(10, dtype=np.uint8) * 200, 0))
+    place = next(place for place, path in enumerate(data.paths) if path == half)
+    assert all(np.array_equal(data.read(place, np.random.default_rng(seed)), data.read(place)) for seed in range(9))
 
 
 def test_samples_are_decoded_once(tmp_path, own_cache, monkeypatch):  # noqa: F811
@@ -91,6 +157,58 @@ def test_samples_are_decoded_once(tmp_path, own_cache, monkeypatch):  # noqa: F8
     changed = next(path for path in sorted((tmp_path / "class0").iterdir()))
     put(changed, gray(222))
     assert 222 in values(folder(tmp_path)) | values(folder(tmp_path, "test"))
+
+
+@pytest.mark.parametrize("ending", ["npz", "bin", "png"])
+def test_files_are_looked_at_once(tmp_path, own_cache, monkeypatch, ending):  # noqa: F811
+    root = write_images(tmp_path) if ending == "png" else write_events(tmp_path, ending)
+    first = [load(root, split) for split in ("train", "test")]
+    reads = []
+    for name in ("read_events", "image_head"):
+        monkeypatch.setattr(folders, name, lambda *_, name=name: reads.append(name))
+    monkeypatch.setattr(dataset.FileDataset, "read", count_reads(dataset.FileDataset.read, reads))
+    again = [load(root, split) for split in ("train", "test")]
+    assert len(reads) == 2  # One of each split, for the type of its numbers.
+    assert [(data.mean, data.std, data.shape) for data in again] == [
+        (data.mean, data.std, data.shape) for data in first
+    ]
+    # Damaged notes are made again.
+    monkeypatch.undo()
+    monkeypatch.setenv("BSO_CACHE", str(own_cache))
+    for note in (own_cache / "found").iterdir():
+        note.write_text("{")
+    assert load(root).mean == first[0].mean
+
+
+def count_reads(read, reads):
+    def counted(*arguments):
+        reads.append(arguments[1])
+        return read(*arguments)
+
+    return counted
+
+
+def test_the_cache_knows_times_and_settings(tmp_path):
+    write_events(tmp_path, "npz")
+    frames = folder(tmp_path, size=20, time_steps=5)
+    assert not np.array_equal(folder(tmp_path, size=20, time_steps=5, sensor=(60, 60)).samples, frames.samples)
+
+    def write(value: int) -> np.ndarray:
+        for name in ("a/1", "a/2", "b/1", "b/2"):
+            path = put(tmp_path / "pictures" / f"{name}.pgm", b"P5 10 10 255\n" + bytes([value]) * 100)
+            os.utime(path, ns=(value, value))
+        return folder(tmp_path / "pictures").samples
+
+    assert write(1).max() == 1
+    assert write(2).max() == 2
+
+
+def test_a_channel_that_never_varies_is_divided_by_one(tmp_path):
+    for label in range(2):
+        for number in range(3):
+            put(tmp_path / f"class{label}" / f"{number}.png", gray(51))
+    data = folder(tmp_path)
+    assert (data.mean, data.std) == (pytest.approx((0.2,)), (1.0,))
 
 
 def test_a_cache_that_cannot_be_written_warns(tmp_path):
@@ -142,6 +260,14 @@ def test_the_camera_of_bin_files_is_found(tmp_path):
     put(tmp_path / "one" / "move0" / "1.bin", nmnist_bin([(99, 0, 1, 1)]))
     with pytest.raises(UserError, match=r"1.bin: 1 of 1 events lie outside of the sensor"):
         [folder(tmp_path / "one", split) for split in ("train", "test")]
+
+
+def test_frames_keep_their_proportions(tmp_path):
+    write_events(tmp_path, "npz")
+    assert folder(tmp_path, sensor=(180, 240)).shape == (10, 2, 36, 48)
+    for number in range(2):
+        np.savez(tmp_path / "move0" / f"{number}.npz", x=[1], y=[1], t=[1], p=[1], height=60, width=96)
+    assert folder(tmp_path).shape == (10, 2, 30, 48)
 
 
 def test_a_given_camera(tmp_path):
@@ -206,10 +332,20 @@ def test_worker_processes_can_hold_a_set(tmp_path, monkeypatch):
 
 
 def test_one_class_is_a_wrong_folder(tmp_path):
-    write_images(tmp_path / "above" / "all")
-    with pytest.raises(UserError, match=r"one class only, 'all'.*give .*all"):
-        folder(tmp_path / "above")
-    assert load(tmp_path / "above").classes == ("class0", "class1")
+    write_images(tmp_path / "all")
+    put(tmp_path / "readme.txt", b"text")
+    for read in (folder, load):
+        with pytest.raises(UserError, match=r"one class only, 'all'.*give .*all"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("wrapper", ["archive", "train"])
+def test_one_folder_and_nothing_else_is_stepped_into(tmp_path, wrapper):
+    write_images(tmp_path / wrapper)
+    put(tmp_path / ".DS_Store", b"")
+    put(tmp_path / "__MACOSX" / "archive" / "._x.png", b"junk")
+    for read in (folder, load):
+        assert (read(tmp_path).classes, len(read(tmp_path, "test"))) == (("class0", "class1"), 4)
 
 
 def test_splits_must_share_classes(tmp_path):

@@ -6,15 +6,16 @@ import pytest
 from data_files import idx, put
 
 from bso import UserError
-from bso.data import fashion_mnist, mnist
+from bso.data import fashion_mnist, find, mnist
+from bso.data import idx as idx_module
 from bso.data.idx import read_idx
 
 IMAGES = np.arange(2 * 28 * 28, dtype=np.uint32).astype(np.uint8).reshape(2, 28, 28)
 LABELS = np.array([9, 0], np.uint8)
 
 
-def write(folder: Path, dash: str = "-", compress: bool = False) -> Path:
-    for prefix, images in (("train", IMAGES), ("t10k", IMAGES[::-1])):
+def write(folder: Path, dash: str = "-", compress: bool = False, pixels: np.ndarray = IMAGES) -> Path:
+    for prefix, images in (("train", pixels), ("t10k", pixels[::-1])):
         for what, array in (("images", images), ("labels", LABELS)):
             content = idx(np.ascontiguousarray(array))
             name = f"{prefix}-{what}{dash}idx{array.ndim}-ubyte{'.gz' if compress else ''}"
@@ -38,6 +39,20 @@ def test_fashion_has_names(tmp_path):
     assert fashion_mnist(write(tmp_path)).classes[9] == "ankle boot"
 
 
+def test_the_pixels_tell_the_two_sets_apart(tmp_path):
+    # Their means are 0.1307 and 0.2860; names of folders mean nothing.
+    write(tmp_path / "fashion" / "data", pixels=np.full_like(IMAGES, 33))
+    write(tmp_path / "mnist" / "data", pixels=np.full_like(IMAGES, 73))
+    assert find(tmp_path / "fashion" / "data").name == "mnist"
+    assert find(tmp_path / "mnist" / "data").name == "fashion_mnist"
+
+
+def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(idx_module, "_MAX_BYTES", 1000)
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte.gz: unpacks to more than 1,000 bytes"):
+        mnist(write(tmp_path, compress=True))
+
+
 @pytest.mark.parametrize(("code", "kind"), [(9, ">i1"), (11, ">i2"), (12, ">i4"), (13, ">f4"), (14, ">f8")])
 def test_every_type_of_number(tmp_path, code, kind):
     values = np.array([[1, -2, 3]], kind)
@@ -53,7 +68,10 @@ BROKEN = {
     "head cut": (WHOLE[:9], "truncated"),
     "pixels cut": (WHOLE[:-1], "truncated or damaged"),
     "too long": (WHOLE + b"\0", "its head says"),
-    "gigantic": (b"\0\0\x08\x03" + b"\xff" * 12 + bytes(10), "truncated or damaged"),
+    "gigantic": (
+        b"\0\0\x08\xff" + b"\xff" * 1020 + bytes(10),
+        r"10 bytes of values, and its head says 4294967295 × 4294967295 × 4294967295 × 4294967295 × \.\.\. values of 1",
+    ),
     "gzip cut": (gzip.compress(WHOLE)[:-20], "not a whole gzip file"),
     "gzip damaged": (gzip.compress(WHOLE)[:20] + b"\xff" * 30, "not a whole gzip file"),
     "labels for images": (idx(LABELS), r"shape \(2,\); expected bytes of shape"),

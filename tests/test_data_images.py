@@ -1,4 +1,5 @@
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,17 @@ def test_16_bits_keep_their_upper_8(tmp_path):
     assert image_head(path) == ((8, 8), 1)
 
 
+def test_small_numbers_in_wide_pixels_are_not_black(tmp_path):
+    path = saved(tmp_path / "a.tif", Image.fromarray(GRAY.astype(np.int32)), format="TIFF")
+    assert np.array_equal(decode_image(path, size=(8, 8), channels=1), GRAY[None])
+    deep = saved(tmp_path / "b.tif", Image.fromarray(GRAY.astype(np.int32) * 256), format="TIFF")
+    assert np.array_equal(decode_image(deep, size=(8, 8), channels=1), GRAY[None])
+    with pytest.raises(UserError, match=r"c.png: 16 bits with values up to 252 only"):
+        color(put(tmp_path / "c.png", png(GRAY.astype(np.uint16), 0, depth=16)))
+    black = put(tmp_path / "d.png", png(np.zeros((8, 8), np.uint16), 0, depth=16))
+    assert not color(black).any()
+
+
 def test_palettes_and_cmyk_become_colors(tmp_path):
     palette = bytes(range(256)) * 3
     path = put(tmp_path / "a.png", png(GRAY, 3, palette=palette[:768]))
@@ -78,6 +90,17 @@ def test_orientation_of_cameras_is_undone(tmp_path):
     assert np.abs(turned - np.rot90(np.asarray(image), -1)).mean() < 3
 
 
+@pytest.mark.parametrize(
+    ("orientation", "lying"), [(1, False), (4, False), (5, True), (8, True), (9, False), (99, False)]
+)
+def test_sizes_follow_the_orientation(tmp_path, orientation, lying):
+    image = Image.new("L", (20, 10))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path / "a.jpg", image, format="JPEG", exif=exif)
+    assert image_head(path)[0] == ((20, 10) if lying else (10, 20))
+
+
 def test_the_name_does_not_decide_on_the_format(tmp_path):
     assert np.array_equal(color(put(tmp_path / "a.JPEG", png(COLOR, 2))), COLOR.transpose(2, 0, 1))
 
@@ -95,7 +118,7 @@ def test_training_crops_depend_on_the_generator_alone(tmp_path):
     path = put(tmp_path / "a.png", png(COLOR, 2))
 
     def crop(seed: int) -> np.ndarray:
-        return decode_image(path, np.random.default_rng(seed), size=(6, 6), channels=3)
+        return decode_image(path, np.random.default_rng(seed), size=(6, 6), channels=3, random_crop=True)
 
     assert np.array_equal(crop(1), crop(1))
     assert len({crop(seed).tobytes() for seed in range(20)}) > 15
@@ -104,9 +127,26 @@ def test_training_crops_depend_on_the_generator_alone(tmp_path):
     assert 15 < sum(mirrored) < 45
 
 
+def test_crops_keep_to_their_proportions(tmp_path):
+    # Columns of one value each, and rows of one: the span of values is the width and the height of the crop.
+    ramp = np.broadcast_to(np.arange(240, dtype=np.uint8), (240, 240))
+    path = put(tmp_path / "a.png", png(np.stack([ramp, ramp.T, ramp], -1), 2))
+    ratios, areas = [], []
+    for seed in range(300):
+        crop = decode_image(path, np.random.default_rng(seed), size=(60, 60), channels=3, random_crop=True).astype(int)
+        width, height = (np.ptp(plane) * 60 / 59 for plane in crop[:2])
+        ratios.append(width / height)
+        areas.append(width * height / 240**2)
+    assert 0.72 < min(ratios) < 0.78
+    assert 1.28 < max(ratios) < 1.39
+    assert 0.07 < min(areas) < 0.15
+    assert 0.85 < max(areas) < 1.03
+
+
 def test_a_thin_picture_can_be_cropped(tmp_path):
     path = put(tmp_path / "a.png", png(np.full((1, 90), 50, np.uint8), 0))
-    assert decode_image(path, np.random.default_rng(0), size=(5, 5), channels=1).tolist() == [[[50] * 5] * 5]
+    picture = decode_image(path, np.random.default_rng(0), size=(5, 5), channels=1, random_crop=True)
+    assert picture.tolist() == [[[50] * 5] * 5]
 
 
 JPEG = io.BytesIO()
@@ -174,10 +214,26 @@ def test_imagenet_streams(tmp_path):
 def test_imagenet_layout_mistakes(tmp_path):
     write_imagenet(tmp_path)
     (tmp_path / "val" / "n02").rename(tmp_path / "val" / "n09")
-    with pytest.raises(UserError, match=r"n09: no such class among the training folders"):
+    with pytest.raises(
+        UserError, match="class 'n09' is in the val split and not among the training classes n01, n02, n03"
+    ):
         imagenet(tmp_path, "val")
     (tmp_path / "train" / "n04").mkdir()
     with pytest.raises(UserError, match=r"n04: the class is empty"):
         imagenet(tmp_path)
-    with pytest.raises(UserError, match=r"no split 'train' here"):
+    with pytest.raises(UserError, match=r"train: found n01, n02, n03, n04; expected folders train and val"):
         imagenet(tmp_path / "train")
+    shutil.rmtree(tmp_path / "val")
+    with pytest.raises(UserError, match=r"found train; expected folders train and val"):
+        imagenet(tmp_path)
+
+
+def test_imagenet_as_it_is_distributed_says_what_to_do(tmp_path):
+    put(tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG", WHOLE)
+    put(tmp_path / "train" / "n01" / "1.JPEG", WHOLE)
+    with pytest.raises(UserError, match=r"val: 1 files and no folders of classes.*as its script valprep.sh does"):
+        imagenet(tmp_path, "val")
+    shutil.rmtree(tmp_path / "train" / "n01")
+    put(tmp_path / "train" / "n01440764.tar", b"")
+    with pytest.raises(UserError, match=r"train: holds archives \(n01440764.tar\).*unpack each"):
+        imagenet(tmp_path)

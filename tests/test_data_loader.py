@@ -342,14 +342,15 @@ def test_wrong_options_are_refused(options: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": np.array([0, 1])}, "ramps has 3 samples and 2 labels"),
-        ({"labels": np.array([0, 1, 2])}, "labels from 0 to 2 but 2 classes"),
-        ({"labels": np.array([0, -1, 1])}, "labels from -1 to 1 but 2 classes"),
-        ({"labels": np.array([0.0, 1.0, 1.0])}, "labels of float64"),
+        ({"labels": np.array([0, 1])}, "one whole number for each of the 3 samples"),
+        ({"labels": np.array([0, 1, 2])}, "sample 2 has label 2, and there are 2 classes"),
+        ({"labels": np.array([0, -1, 1])}, "sample 1 has label -1, and there are 2 classes"),
+        ({"labels": np.array([0.0, 1.0, 1.0])}, "labels are float64"),
+        ({"labels": np.array([0, 1, 1], np.int32)}, "labels of int32; expected int64"),
         ({"shape": (2, 2)}, r"samples of shape \(2, 2\); expected \(C, H, W\)"),
         ({"kind": "event"}, r"samples of shape \(1, 2, 2\); expected \(T, C, H, W\)"),
-        ({"mean": (0.0, 0.0)}, "1 channels, mean"),
-        ({"std": (0.0,)}, "one positive std a channel"),
+        ({"mean": (0.0, 0.0)}, "do not fit samples of shape"),
+        ({"std": (0.0,)}, "deviations above 0"),
     ],
 )
 def test_a_data_set_that_contradicts_itself_is_refused(changes: dict, message: str) -> None:

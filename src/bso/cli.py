@@ -6,6 +6,7 @@ error. Exit status: 0 done, 2 the user's mistake (one line, no traceback), 1 our
 
 import argparse
 import dataclasses
+import io
 import json
 import math
 import os
@@ -253,6 +254,9 @@ def _command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
+    # Names of files need not be text; what standard output cannot write is escaped there, as on standard error.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     given = sys.argv[1:] if arguments is None else list(arguments)
     # A field may be written as in the config, --time_steps, or as is usual for options, --time-steps.
     given = [_OPTION.sub(lambda match: match[0].replace("_", "-"), argument, count=1) for argument in given]

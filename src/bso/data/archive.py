@@ -14,6 +14,8 @@ from bso.errors import UserError
 
 MAX_BYTES = 64 * 2**30
 MAX_MEMBERS = 2_000_000
+# Longer than any path; heads can be nested, so that many are in memory at once.
+_MAX_HEAD_BYTES = 2**16
 ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip")
 
 
@@ -23,12 +25,25 @@ class _Member(NamedTuple):
     open: Callable[[], IO[bytes]]
 
 
+class _TarInfo(tarfile.TarInfo):
+    """A member's head, refused if it is a bomb: tarfile reads a long name whole, however long it says it is."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        plain = self.type in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and self.type != tarfile.GNUTYPE_SPARSE
+        if (not plain and self.size > _MAX_HEAD_BYTES) or self.type == tarfile.GNUTYPE_SPARSE:
+            raise UserError(
+                f"{archive.name}: a head of {self.size:,} bytes, or one of a sparse file; refused as a bomb. Download "
+                "the archive again, or extract it yourself if you trust it."
+            )
+        return super()._proc_member(archive)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def is_archive(path: Path) -> bool:
-    """Says whether the name is that of an archive that can be opened here.
+    """Says whether there is such a file, by its name an archive that can be opened here.
 
     Example:
-        >>> is_archive(Path("cifar-10-python.tar.gz"))
-        False
+        >>> is_archive(Path("no_such_file.tar.gz")), is_archive(Path(__file__))
+        (False, False)
     """
     return path.name.lower().endswith(ENDINGS) and path.is_file()
 
@@ -39,22 +54,17 @@ def read_members(path: Path, wanted: Iterable[str], max_bytes: int = 2**30) -> d
     Args:
         path: A `.tar`, `.tar.gz` or `.zip` file.
         wanted: Names such as `data_batch_1`, whatever folder they are in.
-        max_bytes: How large one member may be.
+        max_bytes: How large the content may be, all files together.
     """
     names = set(wanted)
     found: dict[str, bytes] = {}
-    with _members(path, MAX_BYTES, MAX_MEMBERS) as members:
+    with _members(path, max_bytes, MAX_MEMBERS) as members:
         for member in members:
             name = PurePosixPath(member.name).name
             if name not in names:
                 continue
             if name in found:
                 raise UserError(f"{path}: holds {name} twice; expected the original archive, download it again.")
-            if member.size > max_bytes:
-                raise UserError(
-                    f"{path}: {member.name} says it is {member.size:,} bytes; at most {max_bytes:,} are "
-                    "expected. The archive is damaged or not what its name says; download it again."
-                )
             with member.open() as stream:
                 # The size above is the archive's claim; what is read is bounded by it.
                 content = stream.read(member.size + 1)
@@ -103,15 +113,25 @@ def _members(path: Path, max_bytes: int, max_members: int) -> Iterator[Iterator[
             with zipfile.ZipFile(path) as archive:
                 yield _bounded(path, _zip_members(path, archive), max_bytes, max_members)
         else:
-            with tarfile.open(path) as archive:
+            with tarfile.open(path, tarinfo=_TarInfo) as archive:
                 yield _bounded(path, _tar_members(path, archive), max_bytes, max_members)
     except UserError:
         raise
     # The standard library raises nearly anything for an archive that is cut off, garbled or encrypted.
     except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # A missing file or a full disk is no damage.
+        if not is_damage(error):
+            raise
         raise UserError(f"{path}: not a whole archive ({error}); download it again.") from error
+
+
+def is_damage(error: Exception) -> bool:
+    """Says whether an error is about a file's content; a missing file or a full disk is no damage.
+
+    Example:
+        >>> is_damage(EOFError()), is_damage(FileNotFoundError(errno.ENOENT, "no such file"))
+        (True, False)
+    """
+    return not isinstance(error, OSError) or error.errno in (None, errno.EINVAL)
 
 
 def _bounded(path: Path, members: Iterator[_Member], max_bytes: int, max_members: int) -> Iterator[_Member]:

@@ -8,8 +8,11 @@ and scaled to [0, 1].
 
 import math
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,16 +44,12 @@ def decode_sound(path: Path, rng: np.random.Generator | None = None) -> np.ndarr
 
 def read_sound(path: Path) -> np.ndarray:
     """Reads a sound file as one channel at 16 kHz, float64, full scale at 1."""
-    soundfile = need("soundfile")
-    _check_riff(path)
-    try:
-        with soundfile.SoundFile(path) as file:
-            rate = file.samplerate
-            if file.frames > _MAX_SECONDS * rate:
-                raise UserError(f"{path}: {file.frames / rate:.0f} s long; at most {_MAX_SECONDS} s are read. Cut it.")
-            samples = file.read(dtype="float64", always_2d=True)
-    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        raise UserError(f"{path}: not a sound file ({error}); expected wav. Convert or remove it.") from error
+    with _opened(path) as file:
+        rate = file.samplerate
+        if file.frames > _MAX_SECONDS * rate:
+            raise UserError(f"{path}: {file.frames / rate:.0f} s long; at most {_MAX_SECONDS} s are read. Cut it.")
+        # The number is given because some codings (GSM 6.10) cannot seek to find it out.
+        samples = file.read(file.frames, dtype="float64", always_2d=True)
     if not len(samples):
         raise UserError(f"{path}: holds no samples; remove the file or record it again.")
     if not np.all(np.isfinite(samples)):
@@ -62,7 +61,21 @@ def read_sound(path: Path) -> np.ndarray:
 
 def sound_seconds(path: Path) -> float:
     """The length of a sound file as it is."""
-    return need("soundfile").info(path).duration
+    with _opened(path) as file:
+        return file.frames / file.samplerate
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    soundfile = need("soundfile")
+    _check_riff(path)
+    try:
+        with soundfile.SoundFile(path) as file:
+            yield file
+    except UserError:
+        raise
+    except (soundfile.SoundFileError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: not a sound file ({error}); expected wav or flac. Convert or remove it.") from error
 
 
 def resample(samples: np.ndarray, rate: int) -> np.ndarray:
@@ -168,8 +181,16 @@ def _check_riff(path: Path) -> None:
                     f"{path}: its head says {length:,} bytes of sound, and {size - position:,} are there; "
                     "the file is truncated. Copy or download it again."
                 )
+            if name == b"data" and length == 0 and size > position:
+                raise UserError(
+                    f"{path}: its head says no sound, and {size - position:,} bytes follow: a recording whose head was "
+                    "never completed. Convert it, for example with ffmpeg -i, or remove it."
+                )
             if name == b"data":
                 return
             position += length + length % 2
             file.seek(position)
-    raise UserError(f"{path}: a wav without sound data; the file is truncated. Copy or download it again.")
+    raise UserError(
+        f"{path}: a wav without sound data where its chunks end; the file is truncated, or a chunk of odd length lacks "
+        "its filling byte. Copy, download or convert it again."
+    )

@@ -5,24 +5,27 @@ sizes and times, and the settings of the decoder.
 """
 
 import hashlib
+import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bso.data.dataset import ArrayDataset, FileDataset
+from bso.data.dataset import ArrayDataset, FileDataset, measured
 from bso.extras import need
 
 # A set larger than this streams from its files.
 MEMORY_LIMIT = 4 * 2**30
 # Part of each key: a new number makes every decoded set anew, for when a decoder changes what it gives.
-_VERSION = 1
+_VERSION = 2
 
 
 def cache_folder(cache: str | Path | None = None) -> Path:
@@ -50,13 +53,13 @@ def in_memory(data: FileDataset, cache: str | Path | None = None) -> FileDataset
     dtype = data.read(0).dtype
     if len(data) * int(np.prod(data.shape)) * dtype.itemsize > MEMORY_LIMIT:
         return data
-    path = cache_folder(cache) / "decoded" / f"{data.name}-{_key(data)}.npy"
+    path = cache_folder(cache) / "decoded" / f"{data.name}-{_key(data.decode, data.shape, data.paths)}.npy"
     samples = _cached(path, (len(data), *data.shape), dtype)
     if samples is None:
         samples = np.empty((len(data), *data.shape), dtype)
         for index, sample in enumerate(_progress(_decode(data), len(data), data.name)):
             samples[index] = sample
-        _write(path, samples)
+        _write(path, lambda part: np.save(part, samples))
     return ArrayDataset(data.name, data.kind, data.classes, data.labels, samples, data.mean, data.std, data.scale)
 
 
@@ -78,16 +81,41 @@ def _progress(samples: Iterable[np.ndarray], total: int, name: str) -> Iterable[
     return need("tqdm").tqdm(samples, f"decoding {name}", total, unit=" samples", disable=None, leave=False)
 
 
-def _key(data: FileDataset) -> str:
+def remember(
+    what: Callable[..., Any], settings: Any, paths: list[Path], find: Callable[[], Any], cache: str | Path | None = None
+) -> Any:
+    """Finds something out about files, once: as long as they stay as they are, the cache folder knows it.
+
+    Args:
+        what: The decoder it is for.
+        settings: What else it depends on.
+        paths: The files.
+        find: Finds it out; gives what JSON can hold.
+        cache: The cache folder; see `cache_folder`.
+    """
+    path = cache_folder(cache) / "found" / f"{_key(what, settings, paths)}.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        found = find()
+    _write(path, lambda part: part.write_text(json.dumps(found)))
+    return found
+
+
+def remember_measures(data: FileDataset, cache: str | Path | None = None) -> FileDataset:
+    """Gives the set with its measured mean and deviation."""
+    mean, std = remember(data.decode, data.shape, data.paths, lambda: measured(data), cache)
+    return replace(data, mean=tuple(mean), std=tuple(std))
+
+
+def _key(decode: Callable[..., Any], rest: Any, paths: list[Path]) -> str:
     """Names all that decoded samples depend on: the decoder, its settings, each file as it is."""
-    decode, settings = data.decode, {}
-    if isinstance(decode, partial):
-        decode, settings = decode.func, decode.keywords
-    words = f"{_VERSION} {decode.__module__} {decode.__qualname__} {sorted(settings.items())} {data.shape}\n"
+    function, settings = (decode.func, decode.keywords) if isinstance(decode, partial) else (decode, {})
+    words = f"{_VERSION} {function.__module__} {function.__qualname__} {sorted(settings.items())} {rest}\n"
     digest = hashlib.sha256(words.encode())
-    for path in data.paths:
+    for path in paths:
         status = path.stat()
-        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(path.resolve()) + f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:20]
 
 
@@ -99,12 +127,12 @@ def _cached(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray |
     return samples if samples.shape == shape and samples.dtype == dtype else None
 
 
-def _write(path: Path, samples: np.ndarray) -> None:
+def _write(path: Path, save: Callable[[Path], Any]) -> None:
     """Writes under another name first, so that an interrupted write never looks like a finished one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, suffix=".part") as part:
-            np.save(Path(part) / path.name, samples)
+            save(Path(part) / path.name)
             os.replace(Path(part) / path.name, path)
     except OSError as error:
         # A full or read-only disk costs the next start some time, not this run.

@@ -19,7 +19,7 @@ from bso.data.pickles import read_pickle
 from bso.errors import UserError
 
 _PIXELS = 3 * 32 * 32
-_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,9 @@ def cifar100(root: str | Path | None = None, split: str = "train") -> ArrayDatas
     return _read("cifar100", root, split)
 
 
-def find_cifar(root: Path) -> str | None:
-    """Says which of the two sets lies at `root`, if one does."""
-    for name, layouts in _LAYOUTS.items():
-        if any(_locate(layout, root) for layout in layouts):
-            return name
-    return None
+def is_cifar(name: str, root: Path) -> bool:
+    """Says whether the set of that name lies at `root`."""
+    return any(_locate(layout, root) for layout in _LAYOUTS[name])
 
 
 def _read(name: str, root: str | Path | None, split: str) -> ArrayDataset:
@@ -143,10 +140,11 @@ def _locate(layout: _Layout, place: Path) -> Path | None:
     if place.is_file():
         return place if is_archive(place) and layout.archive in place.name else None
     for folder in (place, place / layout.folder):
-        if any((folder / name).is_file() for names in layout.splits.values() for name in names):
+        files = (*layout.splits["train"], *layout.splits["test"], layout.names)
+        # A stray file named `train` is no CIFAR-100.
+        if sum((folder / name).is_file() for name in files) > 1:
             return folder
-    archives = (place / f"{layout.archive}{ending}" for ending in (".tar.gz", ".tgz", ".tar", ".zip"))
-    return next((archive for archive in archives if archive.is_file()), None)
+    return next((path for path in sorted(place.glob(f"{layout.archive}*")) if is_archive(path)), None)
 
 
 def _load(name: str, layout: _Layout, source: Path, split: str) -> ArrayDataset:
@@ -181,7 +179,7 @@ def _classes(name: str, layout: _Layout, source: Path, contents: dict[str, bytes
     count = 10 if name == "cifar10" else 100
     content = contents.get(layout.names)
     if content is None:
-        return _CIFAR10 if name == "cifar10" else tuple(str(label) for label in range(count))
+        return CIFAR10_CLASSES if name == "cifar10" else tuple(str(label) for label in range(count))
     path = source / layout.names
     if layout.names_key:
         names = read_pickle(path, content).get(layout.names_key)

@@ -85,7 +85,7 @@ class ArrayDataset:
         self.samples = np.require(self.samples, requirements=["C", "W"])
         self.shape = tuple(self.samples.shape[1:])
         self.labels = check_labels(self.name, self.labels, len(self.samples), self.classes)
-        _check_channels(self)
+        check_channels(self)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -123,7 +123,7 @@ class FileDataset:
 
     def __post_init__(self) -> None:
         self.labels = check_labels(self.name, self.labels, len(self.paths), self.classes)
-        _check_channels(self)
+        check_channels(self)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -157,7 +157,8 @@ def check_labels(name: str, labels: Sequence[int] | np.ndarray, count: int, clas
     return values.astype(np.int64)
 
 
-def _check_channels(data: Dataset) -> None:
+def check_channels(data: Dataset) -> None:
+    """Refuses a mean and a deviation that are not one a channel, or that cannot be divided by."""
     channels = data.shape[-3] if len(data.shape) >= 3 else 0
     if not channels == len(data.mean) == len(data.std) or any(deviation <= 0 for deviation in data.std):
         raise UserError(

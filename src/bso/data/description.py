@@ -1,6 +1,8 @@
 """Says what is in a data set, and draws a sheet of its samples."""
 
 import math
+import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ from bso.data.dataset import Dataset, FileDataset, measure
 from bso.data.events import read_events
 from bso.data.finder import find
 from bso.data.images import image_head
+from bso.data.tree import walk
 from bso.errors import UserError
 from bso.extras import need
 
 _SHOWN_CLASSES = 10
 _SHOWN_SAMPLES = 8
 _DECODED = 2000
+_NAME_LENGTH = 40
 
 
 def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]:
@@ -34,6 +38,8 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
         ...
         bso.errors.UserError: nowhere: there is no such file or folder.
     """
+    if plot is not None:
+        _check_plot(plot)
     source = find(root)
     splits = {split: source.open(split) for split in source.splits}
     train = splits["train"]
@@ -52,6 +58,9 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
     }
     if isinstance(train, FileDataset):
         result["sizes"] = _sizes(train)
+        read = {path for data in splits.values() if isinstance(data, FileDataset) for path in data.paths}
+        passed = (path for path in walk(Path(root).expanduser()) if path not in read)
+        result["ignored"] = dict(Counter(path.suffix.lower() or "no ending" for path in passed).most_common())
     if plot is not None:
         contact_sheet(train, plot)
         result["plot"] = str(plot)
@@ -67,6 +76,7 @@ def describe_text(result: dict[str, Any]) -> str:
         ...     "class_counts": {"train": {"a": 1, "b": 2}}, "shape": [1, 8, 8], "dtype": "uint8",
         ...     "scale": 255.0, "mean": [0.5], "std": [0.25],
         ...     "sizes": {"unit": "pixels", "smallest": [8, 8], "largest": [20, 30]},
+        ...     "ignored": {".heic": 9},
         ... }))
         data       folder, image
         classes    2: a, b
@@ -75,6 +85,7 @@ def describe_text(result: dict[str, Any]) -> str:
         mean       0.5000
         deviation  0.2500
         sizes      8 × 8 to 20 × 30 pixels
+        ignored    9 .heic
     """
     classes = result["classes"]
     names = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
@@ -93,6 +104,8 @@ def describe_text(result: dict[str, Any]) -> str:
     if "sizes" in result:
         ends = (" × ".join(f"{side:,}" for side in result["sizes"][end]) for end in ("smallest", "largest"))
         rows.append(("sizes", f"{' to '.join(ends)} {result['sizes']['unit']}"))
+    if result.get("ignored"):
+        rows.append(("ignored", ", ".join(f"{count:,} {ending}" for ending, count in result["ignored"].items())))
     if "plot" in result:
         rows.append(("plot", result["plot"]))
     return "\n".join(f"{name:<11}{text}" for name, text in rows)
@@ -106,22 +119,27 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
         path: The file, `.png`, `.pdf` or `.svg`.
         seed: Of the choice of samples.
     """
-    if Path(path).suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"{path}: a contact sheet is drawn as .png, .pdf or .svg; choose such a name.")
+    _check_plot(path)
     rng = np.random.default_rng(seed)
     rows = []
     for label in np.unique(data.labels)[:_SHOWN_CLASSES]:
         members = np.flatnonzero(data.labels == label)
-        rows.append((data.classes[label], _row(data, rng.permutation(members))))
+        name = data.classes[label].encode("utf-8", "replace").decode()
+        shown = name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 3]}..."
+        rows.append((shown, _row(data, rng.permutation(members))))
     columns = max(len(tiles) for _, tiles in rows)
-    sides = (columns * 0.9 + 1.1, len(rows) * 0.95 + 0.5)
+    # The margin grows with the names, in inches of 8-point letters.
+    margin = max(len(name) for name, _ in rows) * 0.07 + 0.5
+    sides = (columns * 0.9 + margin, len(rows) * 0.95 + 0.5)
     figure = need("matplotlib.figure").Figure(sides, layout="constrained")
     figure.suptitle(_title(data), fontsize=10)
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for (name, tiles), line in zip(rows, grid, strict=True):
-        line[0].text(-0.15, 0.5, name, transform=line[0].transAxes, ha="right", va="center", fontsize=8)
+        line[0].text(
+            -0.15, 0.5, name, transform=line[0].transAxes, ha="right", va="center", fontsize=8, parse_math=False
+        )
         for tile, axes in zip(tiles, line, strict=False):
             axes.set_axis_off()
             if data.kind == "sound":
@@ -129,7 +147,15 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
             else:
                 axes.imshow(tile, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    with warnings.catch_warnings():
+        # A letter that the font does not have is drawn as a box, which says as much.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")
+        figure.savefig(path, dpi=110)
+
+
+def _check_plot(path: str | Path) -> None:
+    if Path(path).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UserError(f"{path}: a contact sheet is drawn as .png, .pdf or .svg; choose such a name.")
 
 
 def _row(data: Dataset, members: np.ndarray) -> list[np.ndarray]:

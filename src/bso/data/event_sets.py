@@ -1,27 +1,17 @@
 """DVS-CIFAR10 and N-MNIST: event-camera recordings in folders of classes, as frames."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bso.data.cache import in_memory
-from bso.data.dataset import ArrayDataset, FileDataset, measured
+from bso.data.cache import in_memory, remember_measures
+from bso.data.cifar import CIFAR10_CLASSES
+from bso.data.dataset import ArrayDataset, FileDataset
 from bso.data.downloads import download
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events
-from bso.data.tree import class_files, flat, seeded_split
+from bso.data.tree import class_files, flat, refuse_archives, seeded_split
 from bso.errors import UserError
 
-DVS_CIFAR10_CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
 # There is no official split: a tenth of each class is held out by this seed.
 DVS_CIFAR10_SEED = 0
 
@@ -36,7 +26,7 @@ def dvs_cifar10(
     """Reads DVS-CIFAR10, recordings of a DVS128: 9,000 for training and 1,000 for test.
 
     A raw frame says for each pixel whether there was an event (255) or not (0), interpolated to `size`; the
-    mean and deviation that go with it are the customary ones of this preparation.
+    mean and deviation that go with it are the customary ones of this preparation. Pictures stand upright.
 
     Args:
         root: The folder with the ten class folders; None downloads.
@@ -59,19 +49,22 @@ def dvs_cifar10_files(root: Path, split: str, time_steps: int = 10, size: int = 
     """The same as `dvs_cifar10`, decoded whenever a sample is read."""
     _check(root, "dvs_cifar10", split)
     found = class_files(root, (".aedat",))
-    if sorted(found) != sorted(DVS_CIFAR10_CLASSES):
+    if sorted(found) != sorted(CIFAR10_CLASSES):
         raise UserError(
-            f"{root}: the classes are {', '.join(found)}; DVS-CIFAR10 has {', '.join(DVS_CIFAR10_CLASSES)}. "
+            f"{root}: the classes are {', '.join(found)}; DVS-CIFAR10 has {', '.join(CIFAR10_CLASSES)}. "
             "Use the path for own data for other classes."
         )
-    classes = {name: sorted(found[name], key=_number) for name in DVS_CIFAR10_CLASSES}
+    classes = {name: sorted(found[name], key=_number) for name in CIFAR10_CLASSES}
     chosen = seeded_split(root, classes, DVS_CIFAR10_SEED, 0.1)[split]
-    paths, labels = flat(chosen, DVS_CIFAR10_CLASSES)
-    decode = partial(decode_events, time_steps=time_steps, sensor=(128, 128), size=(size, size), presence=True)
+    paths, labels = flat(chosen, CIFAR10_CLASSES)
+    # The camera lay on its side: turned by a quarter, pictures stand upright, as other readers of this set have them.
+    decode = partial(
+        decode_events, time_steps=time_steps, sensor=(128, 128), size=(size, size), presence=True, turned=True
+    )
     return FileDataset(
         "dvs_cifar10",
         "event",
-        DVS_CIFAR10_CLASSES,
+        CIFAR10_CLASSES,
         labels,
         (time_steps, 2, size, size),
         (0.2728, 0.1295),
@@ -107,22 +100,24 @@ def nmnist(
         bso.errors.UserError: nowhere: there is no such folder; give the folder of nmnist.
     """
     place = download("nmnist", cache) if root is None else Path(root)
-    return in_memory(nmnist_files(place, split, time_steps, size), cache)
+    return in_memory(nmnist_files(place, split, time_steps, size, cache), cache)
 
 
-def nmnist_files(root: Path, split: str, time_steps: int = 10, size: int = 34) -> FileDataset:
+def nmnist_files(
+    root: Path, split: str, time_steps: int = 10, size: int = 34, cache: str | Path | None = None
+) -> FileDataset:
     """The same as `nmnist`, decoded whenever a sample is read."""
     _check(root, "nmnist", split)
-    train = _nmnist_split(root, "train", time_steps, size)
-    mean, std = measured(train)
-    data = train if split == "train" else _nmnist_split(root, split, time_steps, size)
-    data.mean, data.std = mean, std
-    return data
+    train = remember_measures(_nmnist_split(root, "train", time_steps, size), cache)
+    if split == "train":
+        return train
+    return replace(_nmnist_split(root, split, time_steps, size), mean=train.mean, std=train.std)
 
 
 def _nmnist_split(root: Path, split: str, time_steps: int, size: int) -> FileDataset:
     folder = next((path for path in (root / split.title(), root / split) if path.is_dir()), None)
     if folder is None:
+        refuse_archives(root)
         raise UserError(f"{root / split.title()}: missing; expected Train and Test, a folder 0 to 9 in each.")
     digits = tuple("0123456789")
     classes = class_files(folder, (".bin",))

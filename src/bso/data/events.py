@@ -5,14 +5,15 @@ by event *number*: T frames of as nearly as possible equally many events, so a b
 frames than a pause.
 """
 
-import errno
 import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from bso.data.archive import is_damage
 from bso.errors import UserError
 from bso.extras import need
 
@@ -110,6 +111,7 @@ def decode_events(
     sensor: tuple[int, int] | None,
     size: tuple[int, int],
     presence: bool = False,
+    turned: bool = False,
 ) -> np.ndarray:
     """Reads a recording as frames `[T, 2, rows, columns]` of bytes.
 
@@ -120,6 +122,7 @@ def decode_events(
         sensor: Rows and columns of the camera, where the file does not say them.
         size: Rows and columns of a frame; if they are not the sensor's, frames are resized.
         presence: Bytes say whether there was any event (255) or none (0), rather than how many (in eighths).
+        turned: Frames are turned by a quarter, clockwise: for a camera that lay on its side.
     """
     events = read_events(path, sensor)
     assert events.sensor is not None, "whoever decodes .npz files has found their sensor"
@@ -130,6 +133,8 @@ def decode_events(
         )
     counts = count_frames(events, time_steps, events.sensor)
     frames = np.where(counts > 0, 255, 0) if presence else np.minimum(counts * int(EVENT_SCALE), 255)
+    if turned:
+        frames = np.rot90(frames, -1, axes=(2, 3))
     return resize_frames(frames.astype(np.uint8), size)
 
 
@@ -187,13 +192,13 @@ def _read_aedat(path: Path, sensor: tuple[int, int] | None) -> Events:
         )
     words = np.frombuffer(content, ">u4", offset=start).reshape(-1, 2)
     address, times = words[:, 0].astype(np.int64), words[:, 1]
-    davis = re.search(r"davis\D{0,3}(\d{3})", header, re.IGNORECASE)
-    if davis and davis[1] in _DAVIS:
+    davis = _davis(path, header, address)
+    if davis is not None:
         # Bit 31: a sample of the image or motion sensor; bit 10: an external signal.
         kept = (address & 0x8000_0400) == 0
         address, times = address[kept], unwrap(times[kept], _AEDAT_CLOCK)
         x, y, polarity = (address >> 12) & 0x3FF, (address >> 22) & 0x1FF, (address >> 11) & 1
-        return Events(x, y, times, polarity, _DAVIS[davis[1]])
+        return Events(x, y, times, polarity, davis)
     if np.any(address & 0x7FFF_0000):
         raise UserError(
             f"{path}: addresses do not fit a DVS128 (bits 16 to 30 are set), and the header names no DAVIS "
@@ -204,6 +209,24 @@ def _read_aedat(path: Path, sensor: tuple[int, int] | None) -> Events:
     address, times = address[kept], unwrap(times[kept], _AEDAT_CLOCK)
     # jAER counts columns from the other side, and its polarity bit is 0 for brighter.
     return Events(127 - ((address >> 1) & 0x7F), (address >> 8) & 0x7F, times, 1 - (address & 1), (128, 128))
+
+
+def _davis(path: Path, header: str, address: np.ndarray) -> tuple[int, int] | None:
+    """Rows and columns of the DAVIS that made the recording, or None for a DVS128.
+
+    The line `# AEChip:` names the camera. Without it any mention counts, unless the addresses speak against
+    it: jAER's headers hold preferences of cameras that were not used.
+    """
+    chip = re.search(r"^# ?AEChip:(.*)$", header, re.IGNORECASE | re.MULTILINE)
+    named = re.search(r"davis\D{0,7}(\d{3})", chip[1] if chip else header, re.IGNORECASE)
+    if named is None or named[1] not in _DAVIS:
+        return None
+    if not chip and not np.any(address >> 16):
+        raise UserError(
+            f"{path}: the header mentions a {named[0]} and has no line '# AEChip:', and the addresses look like those "
+            "of a DVS128; add that line with the camera's name to the header, or save x, y, t and p as .npz."
+        )
+    return _DAVIS[named[1]]
 
 
 def _aedat_header(path: Path, content: bytes) -> tuple[str, int]:
@@ -252,26 +275,37 @@ def _read_npz(path: Path, sensor: tuple[int, int] | None) -> Events:
         if total > _MAX_NPZ_BYTES:
             raise UserError(f"{path}: unpacks to {total:,} bytes; refused as a bomb.")
         with np.load(path, allow_pickle=False) as arrays:
-            missing = [name for name in "xytp" if name not in arrays]
-            if missing:
-                raise UserError(f"{path}: holds {', '.join(arrays.files) or 'nothing'}; expected arrays x, y, t and p.")
-            x, y, t, p = (arrays[name] for name in "xytp")
+            columns, size = _columns(path, arrays)
     except UserError:
         raise
     # A damaged archive raises nearly anything; what is no plain array, a ValueError.
     except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        if not is_damage(error):
             raise
         raise UserError(
             f"{path}: not a whole .npz file of plain arrays ({error}); save x, y, t and p as numbers."
         ) from error
+    # A column of a matrix is as good as an array.
+    x, y, t, p = (array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in columns)
     if any(array.ndim != 1 or array.shape != t.shape for array in (x, y, t, p)):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in zip("xytp", (x, y, t, p), strict=True))
         raise UserError(f"{path}: shapes are {shapes}; expected four arrays of one length.")
     x, y = _whole(path, "x", x), _whole(path, "y", y)
     if np.any(x < 0) or np.any(y < 0):
         raise UserError(f"{path}: x or y is below 0; expected pixels counted from 0.")
-    return Events(x, y, _times(path, t), _polarity(path, p), sensor)
+    return Events(x, y, _times(path, t), _polarity(path, p), sensor or size)
+
+
+def _columns(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int] | None]:
+    """Finds x, y, t and p, as four arrays or as the fields of one, and the sensor if `height` and `width` say it."""
+    source = arrays
+    if "x" not in arrays and len(arrays) == 1:
+        (table,) = (arrays[name] for name in arrays)
+        source = {name: table[name] for name in table.dtype.names} if table.dtype.names else arrays
+    if any(name not in source for name in "xytp"):
+        raise UserError(f"{path}: holds {', '.join(source) or 'nothing'}; expected arrays x, y, t and p.")
+    sides = [int(arrays[name]) for name in ("height", "width") if name in arrays and arrays[name].size == 1]
+    return [source[name] for name in "xytp"], (sides[0], sides[1]) if len(sides) == 2 else None
 
 
 def _whole(path: Path, name: str, values: np.ndarray) -> np.ndarray:
@@ -287,8 +321,8 @@ def _whole(path: Path, name: str, values: np.ndarray) -> np.ndarray:
 def _times(path: Path, times: np.ndarray) -> np.ndarray:
     """Only the order of times counts here, so seconds serve as well as microseconds."""
     if times.dtype.kind in "iu":
-        # A signed clock that passes its highest value falls by its whole range as well.
-        return unwrap(times, _AEDAT_CLOCK) if times.dtype.itemsize == 4 else times
+        # A narrow clock may wrap; a signed one that passes its highest value falls by its whole range as well.
+        return times if times.dtype.itemsize > 4 else unwrap(times, 2 ** (8 * times.dtype.itemsize))
     if times.dtype.kind == "f" and np.all(np.isfinite(times)):
         return times
     raise UserError(f"{path}: t is {times.dtype}; expected finite numbers.")
@@ -300,8 +334,11 @@ def _polarity(path: Path, polarity: np.ndarray) -> np.ndarray:
         return polarity.astype(np.int64)
     if np.all(np.isin(found, (-1, 1))):
         return (polarity > 0).astype(np.int64)
+    if np.all(np.isin(found, (1, 2))):
+        return (polarity > 1).astype(np.int64)
     raise UserError(
-        f"{path}: p is {polarity.dtype} with values such as {found[:4].tolist()}; expected 0 and 1, or -1 and 1."
+        f"{path}: p is {polarity.dtype} with values such as {found[:4].tolist()}; expected 0 and 1, -1 and 1, or 1 and "
+        "2, where the larger is brighter."
     )
 
 

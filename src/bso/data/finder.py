@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bso.data.cache import in_memory
-from bso.data.cifar import cifar10, cifar100, find_cifar
+from bso.data.cifar import CIFAR10_CLASSES, cifar10, cifar100, is_cifar
 from bso.data.dataset import Dataset, FileDataset
-from bso.data.event_sets import DVS_CIFAR10_CLASSES, dvs_cifar10_files, nmnist_files
+from bso.data.event_sets import dvs_cifar10_files, nmnist_files
 from bso.data.folders import folder_files, folder_splits
 from bso.data.idx import fashion_mnist, find_idx, mnist
-from bso.data.speech import speech_commands_files
+from bso.data.speech import is_speech_commands, speech_commands_files
+from bso.data.tree import folders_below, inside, split_folders
 from bso.errors import UserError
+
+_CIFAR = {"cifar10": cifar10, "cifar100": cifar100}
 
 
 class Source(NamedTuple):
@@ -23,11 +26,12 @@ class Source(NamedTuple):
     open: Callable[[str], Dataset]
 
 
-def find(root: str | Path) -> Source:
+def find(root: str | Path, cache: str | Path | None = None) -> Source:
     """Recognizes the data set in a folder by its files.
 
     Args:
         root: A folder in one of the layouts that `bso.data` reads, or one of their archives.
+        cache: Where is kept what is found out about files; see `cache_folder`.
 
     Example:
         >>> find("nowhere")
@@ -38,23 +42,36 @@ def find(root: str | Path) -> Source:
     place = Path(root).expanduser()
     if not place.exists():
         raise UserError(f"{place}: there is no such file or folder.")
-    place = _inside(place)
-    whole = ("train", "test")
-    cifar = find_cifar(place)
-    if cifar:
-        return Source(cifar, whole, partial({"cifar10": cifar10, "cifar100": cifar100}[cifar], place))
+    place = inside(place)
+    sources = _known(place, cache)
+    below = [] if place.is_file() or split_folders(place) else folders_below(place)
+    found = {source.name: where for where in (*below, place) for source in _known(where, cache)}
+    if len(found) == len(sources) == 1:
+        return sources[0]
+    if found:
+        words = ", ".join(f"{name} in {where}" for name, where in sorted(found.items()))
+        raise UserError(f"{place}: holds {words}; give the folder of one data set.")
     if place.is_file():
         raise UserError(f"{place}: a file that is no archive of a known data set; give the folder of your data.")
+    return Source("folder", folder_splits(place), partial(folder_files, place, cache=cache))
+
+
+def _known(place: Path, cache: str | Path | None) -> list[Source]:
+    """The known sets that lie at a place, by their files."""
+    whole = ("train", "test")
+    found = [Source(name, whole, partial(read, place)) for name, read in _CIFAR.items() if is_cifar(name, place)]
+    if place.is_file():
+        return found
     idx = find_idx(place)
     if idx:
-        return Source(idx, whole, partial({"mnist": mnist, "fashion_mnist": fashion_mnist}[idx], place))
+        found.append(Source(idx, whole, partial({"mnist": mnist, "fashion_mnist": fashion_mnist}[idx], place)))
     if _is_nmnist(place):
-        return Source("nmnist", whole, partial(nmnist_files, place))
+        found.append(Source("nmnist", whole, partial(nmnist_files, place, cache=cache)))
     if _is_dvs_cifar10(place):
-        return Source("dvs_cifar10", whole, partial(dvs_cifar10_files, place))
-    if _is_speech_commands(place):
-        return Source("speech_commands", ("train", "val", "test"), partial(speech_commands_files, place))
-    return Source("folder", folder_splits(place), partial(folder_files, place))
+        found.append(Source("dvs_cifar10", whole, partial(dvs_cifar10_files, place)))
+    if is_speech_commands(place):
+        found.append(Source("speech_commands", ("train", "val", "test"), partial(speech_commands_files, place)))
+    return found
 
 
 def load(root: str | Path, split: str = "train", cache: str | Path | None = None) -> Dataset:
@@ -71,24 +88,8 @@ def load(root: str | Path, split: str = "train", cache: str | Path | None = None
         ...
         bso.errors.UserError: nowhere: there is no such file or folder.
     """
-    data = find(root).open(split)
+    data = find(root, cache).open(split)
     return in_memory(data, cache) if isinstance(data, FileDataset) else data
-
-
-def _inside(place: Path) -> Path:
-    """Steps into a folder that holds nothing but one folder, as unpacking an archive leaves behind."""
-    while place.is_dir():
-        below = [path for path in place.iterdir() if path.name[0] != "." and path.name != "__MACOSX"]
-        if len(below) != 1 or not below[0].is_dir():
-            break
-        place = below[0]
-    return place
-
-
-def _is_speech_commands(place: Path) -> bool:
-    """Its lists, its noise or its file names; as plain sounds, speakers would be in both splits."""
-    names = ("validation_list.txt", "testing_list.txt", "_background_noise_")
-    return any((place / name).exists() for name in names) or any(place.glob("*/*_nohash_*.wav"))
 
 
 def _is_nmnist(place: Path) -> bool:
@@ -99,4 +100,4 @@ def _is_nmnist(place: Path) -> bool:
 
 def _is_dvs_cifar10(place: Path) -> bool:
     folders = {path.name for path in place.iterdir() if path.is_dir() and path.name[0] not in "._"}
-    return folders == set(DVS_CIFAR10_CLASSES) and next((place / "cat").rglob("*.aedat"), None) is not None
+    return folders == set(CIFAR10_CLASSES) and next((place / "cat").rglob("*.aedat"), None) is not None

@@ -10,12 +10,22 @@ from functools import partial
 from pathlib import Path
 
 from bso.data.audio import SOUND_ENDINGS, decode_sound
-from bso.data.cache import in_memory
-from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind, measured
+from bso.data.cache import in_memory, remember, remember_measures
+from bso.data.dataset import ArrayDataset, Decode, FileDataset, Kind
 from bso.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bso.data.images import IMAGE_ENDINGS, decode_image, image_head
-from bso.data.speech import SOUND_SHAPE
-from bso.data.tree import class_files, flat, seeded_split, split_folders, walk
+from bso.data.speech import SOUND_SHAPE, is_speech_commands
+from bso.data.tree import (
+    check_classes,
+    choose,
+    class_files,
+    flat,
+    inside,
+    refuse_archives,
+    seeded_split,
+    split_folders,
+    walk,
+)
 from bso.errors import UserError
 
 EVENT_ENDINGS = (".aedat", ".aedat2", ".bin", ".npz")
@@ -49,7 +59,8 @@ def folder(
         split: `train`, `val` or `test`. Where only one of the last two is there, both words mean it. Without
             such folders a fifth of each class is held out, drawn by `seed`.
         size: Rows and columns of a sample. By default pictures keep their size if they share one of at most
-            64 × 64, and else become 64 × 64; recordings become at most 48 × 48. Sounds are 32 × 32.
+            64 × 64, and else become 64 × 64; recordings keep their proportions and become at
+            most 48 rows or columns. Sounds are 32 × 32.
         time_steps: T, the number of frames of a recording.
         sensor: Rows and columns of the camera, for recordings that do not say them. By default `.npz` is just
             large enough for every event, and so is `.bin` where most recordings do not fit 34 × 34.
@@ -68,7 +79,7 @@ def folder(
         >>> data.kind, data.classes, len(data), data.shape
         ('image', ('dark', 'light'), 8, (1, 28, 28))
     """
-    return in_memory(folder_files(Path(root), split, size, time_steps, sensor, seed), cache)
+    return in_memory(folder_files(Path(root), split, size, time_steps, sensor, seed, cache), cache)
 
 
 def folder_splits(root: Path) -> tuple[str, ...]:
@@ -83,19 +94,23 @@ def folder_files(
     time_steps: int = 10,
     sensor: tuple[int, int] | None = None,
     seed: int = 0,
+    cache: str | Path | None = None,
 ) -> FileDataset:
     """The same as `folder`, decoded whenever a sample is read."""
     if not root.is_dir():
         raise UserError(f"{root}: there is no such folder; give a folder with a folder a class in it.")
+    root = inside(root)
     if size is not None and size < 1:
         raise UserError(f"a size of {size} pixels; expected 1 or more.")
     if time_steps < 1:
         raise UserError(f"{time_steps} time steps; expected 1 or more.")
+    if is_speech_commands(root):
+        raise UserError(
+            f"{root}: this is Speech Commands, whose speakers must not be in two splits; read it by speech_commands "
+            "or load."
+        )
     kind, splits = _find(root, seed)
-    wanted = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}.get(split, ())
-    found = next((splits[name] for name in wanted if name in splits), None)
-    if found is None:
-        raise UserError(f"{root}: no split {split!r} here; there are {', '.join(splits)}.")
+    found = choose(root, splits, split)
     names, first = tuple(splits["train"]), next(iter(splits["train"]))
     if len(names) < 2:
         raise UserError(
@@ -103,28 +118,28 @@ def folder_files(
             f"your classes lie deeper, give {root / first}."
         )
     for other, classes in splits.items():
-        unknown = sorted(set(classes) - set(names))
-        if unknown:
-            raise UserError(
-                f"{root}: class {unknown[0]!r} is in the {other} split and not among the training classes "
-                f"{', '.join(names)}; rename or remove it."
-            )
+        check_classes(root, other, classes, names)
     everything = [path for classes in splits.values() for files in classes.values() for path in files]
     if kind == "image":
-        shape, scale, decode = _image_decoder(everything, size)
+        head = remember(decode_image, size, everything, lambda: _image_shape(everything, size), cache)
+        shape, scale = tuple(head), 255.0
+        decode = partial(decode_image, size=shape[1:], channels=shape[0])
     elif kind == "sound":
         shape, scale, decode = _sound_decoder(size)
     else:
-        shape, scale, decode = _event_decoder(everything, size, time_steps, sensor)
+        height, width = sensor or remember(decode_events, "sensor", everything, lambda: _sensor(everything), cache)
+        rows, columns = _frame_size(height, width) if size is None else (size, size)
+        shape, scale = (time_steps, 2, rows, columns), EVENT_SCALE
+        decode = partial(decode_events, time_steps=time_steps, sensor=(height, width), size=(rows, columns))
     channels = shape[-3]
-    # Spectrograms span [0, 1] and are centered like Speech Commands; what other data spans is measured.
-    mean, std = (0.5,) * channels, (0.5,) * channels
     paths, labels = flat(splits["train"], names)
-    train = FileDataset("folder", kind, names, labels, shape, mean, std, scale, paths, decode)
+    # Spectrograms span [0, 1] and are centered like Speech Commands; what other data spans is measured.
+    center = (0.5,) * channels
+    train = FileDataset("folder", kind, names, labels, shape, center, center, scale, paths, decode)
     if kind != "sound":
-        mean, std = measured(train)
+        train = remember_measures(train, cache)
     paths, labels = flat(found, names)
-    return replace(train, paths=paths, labels=labels, mean=mean, std=std)
+    return replace(train, paths=paths, labels=labels)
 
 
 def _find(root: Path, seed: int) -> tuple[Kind, dict[str, dict[str, list[Path]]]]:
@@ -149,24 +164,24 @@ def _kind(root: Path) -> Kind:
             "folder of its own."
         )
     if not there:
+        refuse_archives(root)
         known = ", ".join(ending for group in _ENDINGS.values() for ending in group)
         seen = ", ".join(ending or "no ending" for ending, _ in endings.most_common(5)) or "no files"
         raise UserError(f"{root}: no data here (found {seen}); expected a folder a class with files of {known} in it.")
     return there[0]
 
 
-def _image_decoder(paths: list[Path], size: int | None) -> tuple[tuple[int, ...], float, Decode]:
+def _image_shape(paths: list[Path], size: int | None) -> tuple[int, int, int]:
+    """Channels, rows and columns that serve all pictures."""
     step = max(1, -(-len(paths) // _HEADS))
     heads = [image_head(path) for path in paths[::step]]
     channels = max(channel for _, channel in heads)
     sizes = {sides for sides, _ in heads}
     if size is not None:
-        sides = (size, size)
-    elif len(sizes) == 1 and step == 1 and max(next(iter(sizes))) <= _IMAGE_SIZE:
-        sides = next(iter(sizes))
-    else:
-        sides = (_IMAGE_SIZE, _IMAGE_SIZE)
-    return (channels, *sides), 255.0, partial(decode_image, size=sides, channels=channels)
+        return channels, size, size
+    if len(sizes) == 1 and step == 1 and max(next(iter(sizes))) <= _IMAGE_SIZE:
+        return channels, *next(iter(sizes))
+    return channels, _IMAGE_SIZE, _IMAGE_SIZE
 
 
 def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
@@ -175,13 +190,10 @@ def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
     return SOUND_SHAPE, 1.0, decode_sound
 
 
-def _event_decoder(
-    paths: list[Path], size: int | None, time_steps: int, sensor: tuple[int, int] | None
-) -> tuple[tuple[int, ...], float, Decode]:
-    plane = sensor or _sensor(paths)
-    rows, columns = (size, size) if size is not None else tuple(min(side, _EVENT_SIZE) for side in plane)
-    decode = partial(decode_events, time_steps=time_steps, sensor=plane, size=(rows, columns))
-    return (time_steps, 2, rows, columns), EVENT_SCALE, decode
+def _frame_size(height: int, width: int) -> tuple[int, int]:
+    """As pictures do, frames keep their proportions: the longer side becomes at most 48."""
+    scale = min(1, _EVENT_SIZE / max(height, width))
+    return max(round(height * scale), 1), max(round(width * scale), 1)
 
 
 def _sensor(paths: list[Path]) -> tuple[int, int]:
@@ -206,6 +218,8 @@ def _sensor(paths: list[Path]) -> tuple[int, int]:
 
 def _corner(path: Path, sensor: tuple[int, int] | None) -> tuple[int, int]:
     events = read_events(path, sensor)
+    if sensor is None and events.sensor is not None:
+        return events.sensor
     return int(events.y.max()) + 1, int(events.x.max()) + 1
 
 

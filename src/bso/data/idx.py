@@ -73,11 +73,12 @@ def fashion_mnist(root: str | Path | None = None, split: str = "train") -> Array
 
 
 def find_idx(root: Path) -> str | None:
-    """Says which of the two sets lies at `root`, if any; only their folder's name differs."""
+    """Says which of the two sets lies at `root`, if any: the one whose mean the pixels are nearer to."""
     found = _locate(root, "train", "images", 3) or _locate(root, "test", "images", 3)
     if found is None:
         return None
-    return "fashion_mnist" if "fashion" in str(found.resolve()).lower() else "mnist"
+    mean = read_idx(found).mean() / 255
+    return min(_MEAN, key=lambda name: abs(_MEAN[name][0] - mean))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -96,11 +97,11 @@ def read_idx(path: Path) -> np.ndarray:
     start = 4 + 4 * num_dimensions
     shape = tuple(int(side) for side in np.frombuffer(content[4:start], ">u4", len(content[4:start]) // 4))
     dtype = np.dtype(_TYPES[content[2]])
-    expected = start + math.prod(shape) * dtype.itemsize
-    if len(shape) != num_dimensions or len(content) != expected:
+    if len(shape) != num_dimensions or len(content) != start + math.prod(shape) * dtype.itemsize:
+        sides = " × ".join(str(side) for side in shape[:4]) + (" × ..." if num_dimensions > 4 else "")
         raise UserError(
-            f"{path}: {len(content):,} bytes, and its head says {expected:,}; the file is truncated or "
-            "damaged. Download it again."
+            f"{path}: {len(content) - start:,} bytes of values, and its head says {sides} values of "
+            f"{dtype.itemsize}; the file is truncated or damaged. Download it again."
         )
     return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
 

@@ -1,7 +1,7 @@
 """Pictures: any common file to bytes of one size, and ImageNet-like class folders that stream.
 
-Evaluation resizes the shorter side and takes the center; training, where a random generator is given, crops a
-random part (RandomResizedCrop) and flips half of the pictures.
+Evaluation resizes the shorter side and takes the center; training on ImageNet crops a random part
+(RandomResizedCrop) and flips half of the pictures.
 """
 
 import math
@@ -15,10 +15,11 @@ from PIL import Image, ImageOps
 
 from bso.data.dataset import FileDataset
 from bso.data.downloads import download
-from bso.data.tree import class_files, flat, split_folders
+from bso.data.tree import check_classes, choose, class_files, flat, folders_below, refuse_archives, split_folders
 from bso.errors import UserError
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+_JPEG_ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif")
+IMAGE_ENDINGS = (*_JPEG_ENDINGS, ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")
 # By content, whatever the name says; formats that Pillow hands to other programs are left out.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 _MAX_PIXELS = 80_000_000
@@ -48,19 +49,16 @@ def imagenet(
     if not place.is_dir():
         raise UserError(f"{place}: there is no such folder; give the folder of imagenet.")
     folders = split_folders(place)
-    wanted = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}.get(split, ())
-    folder = next((folders[name] for name in wanted if name in folders), None)
-    if folder is None:
-        raise UserError(
-            f"{place}: no split {split!r} here; expected folders train and val with a folder a class in each."
-        )
+    if not folders:
+        refuse_archives(place)
+        there = ", ".join(path.name for path in folders_below(place)[:5]) or "no folders"
+        raise UserError(f"{place}: found {there}; expected folders train and val with a folder a class in each.")
+    folder = choose(place, folders, split)
     names = tuple(class_files(folders["train"], IMAGE_ENDINGS))
     classes = class_files(folder, IMAGE_ENDINGS)
-    unknown = sorted(set(classes) - set(names))
-    if unknown:
-        raise UserError(f"{folder / unknown[0]}: no such class among the training folders; rename or remove it.")
+    check_classes(place, split, classes, names)
     paths, labels = flat(classes, names)
-    decode = partial(decode_image, size=(size, size), channels=3, margin=margin)
+    decode = partial(decode_image, size=(size, size), channels=3, margin=margin, random_crop=True)
     return FileDataset(
         "imagenet",
         "image",
@@ -82,19 +80,23 @@ def decode_image(
     size: tuple[int, int],
     channels: int,
     margin: float = 1.0,
+    random_crop: bool = False,
 ) -> np.ndarray:
     """Reads a picture as bytes `[channels, rows, columns]`.
 
     Args:
         path: The file.
-        rng: Given, a random part is cropped and half of the pictures are flipped; None takes the center.
+        rng: What `random_crop` draws from; None takes the center.
         size: Rows and columns.
         channels: 1 for gray, 3 for color.
         margin: In evaluation, how much larger than `size` the picture is before its center is cut out.
+        random_crop: In training, where there is an `rng`, a random part is cropped and half of the pictures are
+            flipped. Own pictures are left as they are: a digit that is flipped is no digit.
     """
     with _opened(path) as image:
         picture = _to_mode(path, ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")
-    picture = _center(picture, size, margin) if rng is None else _random_crop(picture, size, rng)
+    draws = rng if random_crop else None
+    picture = _center(picture, size, margin) if draws is None else _random_crop(picture, size, draws)
     array = np.asarray(picture, np.uint8)
     if channels == 1:
         return array[None].copy()
@@ -109,8 +111,8 @@ def image_head(path: Path) -> tuple[tuple[int, int], int]:
             colors = np.array(image.getpalette("RGB"), np.uint8).reshape(-1, 3)
             channels = 1 if np.all(colors == colors[:, :1]) else 3
         columns, rows = image.size
-        # An orientation above 4 lies on its side.
-        if image.getexif().get(0x0112, 1) > 4:
+        # Orientations 5 to 8 lie on their side, and there are no others above.
+        if image.getexif().get(0x0112, 1) in (5, 6, 7, 8):
             rows, columns = columns, rows
         return (rows, columns), channels
 
@@ -140,7 +142,14 @@ def _to_mode(path: Path, image: Image.Image, mode: str) -> Image.Image:
         values = np.asarray(image).astype(np.int64)
         if values.size and (values.min() < 0 or values.max() > 0xFFFF):
             raise UserError(f"{path}: values from {values.min()} to {values.max()}; expected 8 or 16 bits.")
-        image = Image.fromarray((values >> 8).astype(np.uint8))
+        narrow = values.size and 0 < values.max() < 256
+        if narrow and image.mode != "I":
+            raise UserError(
+                f"{path}: 16 bits with values up to {values.max()} only, which is black; expected values up to 65,535. "
+                "Save it with 8 bits, or stretch its values."
+            )
+        # The format of "I" has no range of its own: small numbers are bytes.
+        image = Image.fromarray((values if narrow else values >> 8).astype(np.uint8))
     elif image.mode == "F":
         raise UserError(f"{path}: holds floating-point pixels; save it with 8 or 16 bits.")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import data as torch_data
 
 from bso.data.augment import NUM_DRAWS, Augmentation, normalize
-from bso.data.dataset import ArrayDataset, Dataset, FileDataset
+from bso.data.dataset import ArrayDataset, Dataset, FileDataset, check_channels, check_labels
 from bso.errors import UserError
 
 # SplitMix64 (Steele, Lea and Flood, 2014): output n of a seed is a hash of seed + n · γ, so any sample's
@@ -249,26 +249,14 @@ class Loader:
 def _check(dataset: Dataset, augment: Augmentation | None) -> None:
     """Refuses what would give wrong batches in silence."""
     name, labels = dataset.name, dataset.labels
-    if not len(dataset):
-        raise UserError(f"{name} has no samples; expected at least one")
-    if len(labels) != len(dataset):
-        raise UserError(f"{name} has {len(dataset)} samples and {len(labels)} labels; expected one a sample")
-    if labels.dtype != np.int64 or labels.ndim != 1:
-        raise UserError(f"{name} has labels of {labels.dtype} and shape {labels.shape}; expected int64 of shape [N]")
-    if not 0 <= labels.min() <= labels.max() < len(dataset.classes):
-        raise UserError(
-            f"{name} has labels from {labels.min()} to {labels.max()} but {len(dataset.classes)} classes; "
-            "expected labels from 0 to the number of classes − 1"
-        )
+    check_labels(name, labels, len(dataset), dataset.classes)
+    if labels.dtype != np.int64:
+        raise UserError(f"{name} has labels of {labels.dtype}; expected int64")
     axes = ("T, C, H, W" if dataset.kind == "event" else "C, H, W").split(", ")
     if len(dataset.shape) != len(axes):
         raise UserError(f"{name} has samples of shape {tuple(dataset.shape)}; expected ({', '.join(axes)})")
+    check_channels(dataset)
     channels = dataset.shape[-3]
-    if not len(dataset.mean) == len(dataset.std) == channels or min(dataset.std) <= 0:
-        raise UserError(
-            f"{name} has {channels} channels, mean {dataset.mean} and std {dataset.std}; "
-            "expected one mean and one positive std a channel"
-        )
     if augment and augment.autoaugment and (dataset.kind != "image" or channels != 3 or dataset.scale != 255):
         raise UserError(
             f"AutoAugment's policy is for RGB bytes, and {name} has {dataset.kind} samples of shape "

@@ -62,41 +62,47 @@ class _Array:
         return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
 
 
+class _Buffer(_Array):
+    """Stands for a NumPy array that is made of a buffer."""
+
+    def __init__(self, content: Any = b"", kind: Any = None, shape: Any = (), order: Any = "C") -> None:
+        self.state = (1, shape, kind, _text(order) == "F", content)
+
+
 class _Scalar:
     """Stands for a NumPy whole number."""
 
     def __init__(self, kind: Any = None, content: Any = b"") -> None:
         self.state = (1, (), kind, False, content)
 
-
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
-def _from_buffer(content: Any = b"", kind: Any = None, shape: Any = (), order: Any = "C") -> _Array:
-    array = _Array()
-    array.state = (1, shape, kind, _text(order) == "F", content)
-    return array
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("changes a number after it is made")
 
 
-def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    """What Python 3 writes for bytes in the old protocols."""
-    if not isinstance(text, str) or _text(encoding) not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError("calls codecs.encode for something other than plain bytes")
-    return text.encode("latin1")
+class _Bytes:
+    """Stands for `codecs.encode`, which Python 3 writes for bytes in the old protocols."""
+
+    def __new__(cls, text: Any, encoding: Any = "latin1") -> Any:
+        if not isinstance(text, str) or _text(encoding) not in ("latin1", "latin-1"):
+            raise pickle.UnpicklingError("calls codecs.encode for something other than plain bytes")
+        return text.encode("latin1")
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("changes codecs.encode")
 
 
+# Each is a class with a `__setstate__`: on anything else, a pickle can set the attributes of the stand-in itself.
 _ADMITTED: dict[tuple[str, str], Any] = {
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): _Bytes,
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
     **{
         (f"numpy.{core}.{module}", name): stand_in
         for core in ("core", "_core")
         for module, name, stand_in in (
-            ("multiarray", "_reconstruct", _reconstruct),
+            ("multiarray", "_reconstruct", _Array),
             ("multiarray", "scalar", _Scalar),
-            ("numeric", "_frombuffer", _from_buffer),
+            ("numeric", "_frombuffer", _Buffer),
         )
     },
 }

@@ -1,17 +1,20 @@
 """Google Speech Commands, version 0.01 or 0.02: a folder a word, and the official lists of held-out files."""
 
 import hashlib
+import os
 from pathlib import Path
 
 from bso.data.audio import HOP, NUM_MELS, NUM_SAMPLES, decode_sound
 from bso.data.cache import in_memory
 from bso.data.dataset import ArrayDataset, FileDataset
 from bso.data.downloads import download
-from bso.data.tree import class_files, flat
+from bso.data.tree import class_files, flat, folders_below, split_folders
 from bso.errors import UserError
 
 SOUND_SHAPE = (1, NUM_MELS, 1 + NUM_SAMPLES // HOP)
 _LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
+# Some systems write endings in capitals.
+_WAV = ".[Ww][Aa][Vv]"
 
 
 def speech_commands(
@@ -41,14 +44,33 @@ def speech_commands_files(root: Path, split: str) -> FileDataset:
         raise UserError(f"{root}: there is no such folder; give the folder of speech_commands.")
     if split not in ("train", "val", "test"):
         raise UserError(f"speech_commands has no split {split!r}; choose train, val or test.")
-    classes = class_files(root, (".wav",))
+    words = _words(root)
+    classes = class_files(words, (".wav",))
     names = tuple(classes)
-    splits = _splits(root, classes)
+    splits = _splits(root, words, classes)
     chosen = {name: files for name in names if (files := [path for path in classes[name] if splits[path] == split])}
     if not chosen:
         raise UserError(f"{root}: no file belongs to the {split} split; complete the folder or its lists.")
     paths, labels = flat(chosen, names)
     return FileDataset("speech_commands", "sound", names, labels, SOUND_SHAPE, (0.5,), (0.5,), 1.0, paths, decode_sound)
+
+
+def is_speech_commands(root: Path) -> bool:
+    """Says whether words lie here with its lists, its noise or its file names, and are not split by the user.
+
+    As plain sounds, speakers would be in both splits.
+    """
+    words, marks = _words(root), (*_LISTS.values(), "_background_noise_")
+    if not any(words.glob(f"[!._]*/*{_WAV}")) or split_folders(words):
+        return False
+    return any((root / name).exists() for name in marks) or any(words.glob(f"*/*_nohash_*{_WAV}"))
+
+
+def _words(root: Path) -> Path:
+    """The folder of the words: some copies have one, `audio`, beside the lists."""
+    below = folders_below(root)
+    beside = len(below) == 1 and any((root / name).is_file() for name in _LISTS.values())
+    return below[0] if beside and not any(below[0].glob(f"*{_WAV}")) else root
 
 
 def official_split(path: Path) -> str:
@@ -59,12 +81,12 @@ def official_split(path: Path) -> str:
         'train'
     """
     speaker = path.name.partition("_nohash_")[0].removesuffix(".wav")
-    place = int(hashlib.sha1(speaker.encode(), usedforsecurity=False).hexdigest(), 16) % 2**27
+    place = int(hashlib.sha1(os.fsencode(speaker), usedforsecurity=False).hexdigest(), 16) % 2**27
     percent = place * 100 / (2**27 - 1)
     return "val" if percent < 10 else "test" if percent < 20 else "train"
 
 
-def _splits(root: Path, classes: dict[str, list[Path]]) -> dict[Path, str]:
+def _splits(root: Path, words: Path, classes: dict[str, list[Path]]) -> dict[Path, str]:
     paths = [path for files in classes.values() for path in files]
     lists = {split: root / name for split, name in _LISTS.items() if (root / name).is_file()}
     if not lists:
@@ -77,7 +99,7 @@ def _splits(root: Path, classes: dict[str, list[Path]]) -> dict[Path, str]:
                 continue
             if not file or not file.lower().endswith(".wav"):
                 raise UserError(f"{path}: line {number} is {line[:80]!r}; expected word/file.wav.")
-            named = root / word / file
+            named = words / word / file
             # Lists are official and whole; a folder may hold some of the words only.
             if word in classes and named not in splits:
                 raise UserError(f"{named}: named in line {number} of {path.name}, and missing; complete the folder.")
