@@ -23,7 +23,7 @@ from bso.online import online_update
 from bso.optim import TBSO, Schedule, cosine
 from bso.size import model_size
 
-PLAN = (32, 64, "pool", 128, "pool", 128)
+PLAN = (24, 48, "pool", 96, "pool", 96)
 TIME_STEPS = 4
 EPOCHS = 15
 BATCH_SIZE = 64

@@ -423,7 +423,7 @@ def digits() -> Config:
     return Config(
         dataset="digits",
         model="vgg",
-        plan=(32, 64, "pool", 128, "pool", 128),
+        plan=(24, 48, "pool", 96, "pool", 96),
         time_steps=4,
         epochs=15,
         batch_size=64,
