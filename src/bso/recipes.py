@@ -413,7 +413,12 @@ def speech_commands_latent_bptt() -> Config:
 # Versions that finish on two CPU cores.
 
 _SMALL = Config(
-    model="vgg", plan=(32, 64, "pool", 128, "pool", 256), time_steps=2, epochs=20, batch_size=64, one_minus_beta1=3e-3
+    model="vgg",
+    plan=(32, "pool", 64, "pool", 128, "pool", 256),
+    time_steps=2,
+    epochs=20,
+    batch_size=64,
+    one_minus_beta1=3e-3,
 )
 
 
