@@ -21,16 +21,13 @@ from bso.network import ImageNetwork
 from bso.neuron import LIF
 from bso.online import online_update
 from bso.optim import TBSO, Schedule, cosine
+from bso.recipes import recipe
 from bso.size import model_size
 
-PLAN = (24, 48, "pool", 96, "pool", 96)
-TIME_STEPS = 4
-EPOCHS = 15
-BATCH_SIZE = 64
-LEARNING_RATE = 0.1
-GAMMA = 5e-7
-# The paper's 1e-3 is meant for a hundred thousand updates; the demo has 1,320.
-BETAS = (0.99, 0.99999)
+_RECIPE = recipe("digits")
+PLAN, TIME_STEPS, EPOCHS = _RECIPE.plan, _RECIPE.time_steps, _RECIPE.epochs
+BATCH_SIZE, LEARNING_RATE, GAMMA = _RECIPE.batch_size, _RECIPE.learning_rate, _RECIPE.gamma
+BETAS = (1 - _RECIPE.one_minus_beta1, 1 - _RECIPE.one_minus_beta2)
 
 
 def _network(weights: Weights = "binary", neuron: LIF | None = None) -> ImageNetwork:
@@ -72,8 +69,8 @@ def run_demo(seed: int = 0) -> dict[str, Any]:
     sgd = torch.optim.SGD(real, lr=LEARNING_RATE)
     schedules = [Schedule(flip, one_minus_beta1=cosine(num_updates)), Schedule(sgd, lr=cosine(num_updates))]
 
-    # Images of 8 × 8 are too small to share between threads: two gain little, and on a busy machine they wait for each
-    # other, 30 s against 8 s for three epochs.
+    # Images of 8 × 8 are too small to share between threads: two gain little, and on a busy machine they wait for
+    # each other.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     flip_ratios = []
