@@ -65,7 +65,10 @@ def build_network(config: Config, num_classes: int, in_channels: int) -> ImageNe
 
 
 def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:
-    """Training and test set of a recipe, from a folder or where `bso.data` keeps downloads."""
+    """Training and test set of a recipe, from a folder or where `bso.data` keeps downloads.
+
+    With `validation_samples`, what to measure on is a part of the training set that is not trained on.
+    """
     if config.dataset == "folder" and root is None:
         raise UserError("the recipe trains on your own data; say where it is with --data DIR (a folder a class).")
     settings: dict[str, Any] = {}
@@ -76,9 +79,25 @@ def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:
     if config.dataset != "digits":
         settings["root"] = root
     reader: Callable[..., Dataset] = getattr(bso.data, config.dataset)
-    held_out = "val" if config.dataset == "imagenet" else "test"
-    train, test = reader(split="train", **settings), reader(split=held_out, **settings)
+    train = reader(split="train", **settings)
+    if config.validation_samples:
+        train, test = without_some_samples(train, config.validation_samples)
+    else:
+        test = reader(split="val" if config.dataset == "imagenet" else "test", **settings)
     return some_samples(train, config.train_samples or len(train)), test
+
+
+def without_some_samples(dataset: Any, count: int) -> tuple[Any, Any]:
+    """A data set without the samples that `some_samples` takes, and the set of these.
+
+    Example:
+        >>> [len(part) for part in without_some_samples(bso.data.digits(), 100)]
+        [1338, 100]
+    """
+    if count >= len(dataset):
+        raise UserError(f"validation_samples: received {count}; expected fewer than the {len(dataset)} for training.")
+    taken = _spread(len(dataset), count)
+    return _subset(dataset, np.delete(np.arange(len(dataset)), taken)), _subset(dataset, taken)
 
 
 def some_samples(dataset: Any, count: int) -> Any:
@@ -88,9 +107,14 @@ def some_samples(dataset: Any, count: int) -> Any:
         >>> some_samples(bso.data.digits(), 4).labels.tolist()
         [0, 6, 6, 5]
     """
-    if count >= len(dataset):
-        return dataset
-    chosen = np.arange(count) * len(dataset) // count
+    return dataset if count >= len(dataset) else _subset(dataset, _spread(len(dataset), count))
+
+
+def _spread(length: int, count: int) -> np.ndarray:
+    return np.arange(count) * length // count
+
+
+def _subset(dataset: Any, chosen: np.ndarray) -> Any:
     if hasattr(dataset, "samples"):
         return dataclasses.replace(dataset, labels=dataset.labels[chosen], samples=dataset.samples[chosen])
     return dataclasses.replace(dataset, labels=dataset.labels[chosen], paths=[dataset.paths[i] for i in chosen])
