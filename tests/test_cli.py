@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import subprocess
@@ -30,9 +31,9 @@ def test_the_example_of_an_own_data_set_learns() -> None:
     assert names["result"].accuracy > 0.9
 
 
-def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(demo, "EPOCHS", 3)
-    assert cli.main(["demo", "--seed", "1", "--json"]) == 0
+def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
+    monkeypatch.setattr(demo, "CONFIG", dataclasses.replace(demo.CONFIG, epochs=3))
+    assert cli.main(["demo", "--seed", "1", "--out", str(tmp_path), "--json"]) == 0
     output = capsys.readouterr().out
     assert output.count("\n") == 1
     result = json.loads(output)
@@ -43,11 +44,12 @@ def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch
     text = demo.describe_demo(result)
     assert "test accuracy" in text
     assert "firing rates" in text
+    assert "confusion matrix" in (tmp_path / "report.html").read_text()
 
 
-def test_demo_is_reproducible_from_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "EPOCHS", 1)
-    first, second, other = (demo.run_demo(seed) for seed in (3, 3, 4))
+def test_demo_is_reproducible_from_its_seed(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(demo, "CONFIG", dataclasses.replace(demo.CONFIG, epochs=1))
+    first, second, other = (demo.run_demo(seed, tmp_path) for seed in (3, 3, 4))
     for result in (first, second, other):
         del result["train_seconds"], result["seed"]
     assert first == second != other
@@ -75,7 +77,7 @@ def test_mistakes_exit_with_2_and_one_line(arguments: list[str], message: str, c
 
 def test_errors_of_a_command_become_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def fail(error: BaseException):
-        def run(seed: int) -> None:
+        def run(seed: int, out: Path) -> None:
             raise error
 
         return run

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import bso
 from bso.errors import UserError
 from bso.extras import need
-from bso.recipes import RECIPES, Config, choices_of, recipe
+from bso.recipes import RECIPES, Config, choices_of, recipe, written
 
 _OPTION = re.compile(r"^--\w+")
 
@@ -39,6 +39,7 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
 
     demo = _command(commands, "demo", _demo, _describe_demo)
     demo.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of weights and batches (0)")
+    demo.add_argument("--out", metavar="DIR", default=".", help="where report.html goes (the current folder)")
 
     data = _command(commands, "data", _data, _data_text)
     data.add_argument("root", metavar="DIR", help="a folder of data, or an archive of a known set")
@@ -72,6 +73,11 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     evaluate = _command(commands, "evaluate", _evaluate, _evaluate_text)
     evaluate.add_argument("run_path", metavar="RUN", help="a run directory")
     evaluate.add_argument("--data", metavar="DIR", help="where the data is (by default where it was in training)")
+
+    report = _command(commands, "report", _report, _report_text)
+    report.add_argument("runs", metavar="RUN", nargs="+", help="run directories")
+    report.add_argument("--out", metavar="FILE", help="the page (report.html in the run, or here for several)")
+    report.add_argument("--data", metavar="DIR", help="where the data is (by default where it was in training)")
     return parser
 
 
@@ -82,7 +88,7 @@ def _add_fields(train: argparse.ArgumentParser, shown: Config | None) -> None:
         if field.metadata["heading"]:
             group = train.add_argument_group(field.metadata["heading"])
         read, metavar = _reader(field)
-        default = "" if shown is None else f" ({_written(getattr(shown, field.name))})"
+        default = "" if shown is None else f" ({written(getattr(shown, field.name))})"
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=f"field_{field.name}",
@@ -116,14 +122,6 @@ def _reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]
         str: (str, "PATH"),
     }
     return readers.get(field.type, (_plan, "C1,C2,..."))
-
-
-def _written(value: Any) -> str:
-    """A field as one would write it on the command line."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return text or "none"
 
 
 def _integer(text: str) -> int:
@@ -227,9 +225,20 @@ def _evaluate_text(result: dict[str, Any]) -> str:
     return f"test accuracy {result['test_accuracy']:.4f} on {result['samples']} samples"
 
 
+def _report(options: argparse.Namespace) -> dict[str, Any]:
+    """One HTML page of one or more runs: curves, flips, firing rates, memory, confusions, commands."""
+    runs = [Path(run) for run in options.runs]
+    out = Path(options.out or (runs[0] / "report.html" if len(runs) == 1 else "report.html"))
+    return need("bso.report").write_report(runs, out, options.data)
+
+
+def _report_text(result: dict[str, Any]) -> str:
+    return "\n".join([*result["notes"], f"{result['path']}, {result['bytes'] / 1000:.0f} kB"])
+
+
 def _demo(options: argparse.Namespace) -> dict[str, Any]:
-    """Train T-BSO on the bundled digits, in half a minute."""
-    return need("bso.demo").run_demo(options.seed)
+    """Train T-BSO on the bundled digits, in half a minute, and report on it."""
+    return need("bso.demo").run_demo(options.seed, Path(options.out))
 
 
 def _describe_demo(result: dict[str, Any]) -> str:

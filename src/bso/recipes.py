@@ -105,6 +105,19 @@ def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:
     return get_args(setting.type) if get_origin(setting.type) is Literal else ()
 
 
+def written(value: Any) -> str:
+    """A field as one would write it on the command line.
+
+    Example:
+        >>> written((32, "pool")), written(True), written("")
+        ('32,pool', 'yes', 'none')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text or "none"
+
+
 RECIPES: dict[str, Callable[[], Config]] = {}
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +193,16 @@ def _log(writer: Any, line: dict[str, Any]) -> None:
     writer.flush()
 
 
-def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
-    """Accuracy of a run's last checkpoint on its test set.
+@contextlib.contextmanager
+def loaded_run(path: Path, data: str | None = None) -> Iterator[Trainer]:
+    """A run as its last checkpoint left it, ready to be measured.
 
     Args:
         path: The run directory.
         data: Folder of the data; None takes the one that the run was trained from.
+
+    Raises:
+        UserError: If the run has no checkpoint, or its data is not there.
     """
     run = RunDirectory(path)
     state, notes = run.checkpoints.load_newest()
@@ -210,4 +215,10 @@ def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
         # At the end of an epoch the statistics were just estimated, and the recorded accuracy is of these.
         if trainer.batch:
             trainer.estimate_statistics()
+        yield trainer
+
+
+def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
+    """Accuracy of a run's last checkpoint on its test set; arguments and errors are those of `loaded_run`."""
+    with loaded_run(path, data) as trainer:
         return {"epoch": trainer.epoch, **trainer.evaluate()}

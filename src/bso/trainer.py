@@ -250,7 +250,7 @@ class Trainer:
         self.tally.flips = [total + count for total, count in pairs]
         self.tally.flip_updates += 1
 
-    def train_epoch(self, after_batch: Callable[[], None] = lambda: None) -> None:
+    def train_epoch(self, after_batch: Callable[[], object] = lambda: None) -> None:
         """Trains from the present place in the data to the end of the epoch."""
         self.net.train()
         started = time.perf_counter()
@@ -322,6 +322,17 @@ class Trainer:
             "samples": int(samples),
             "firing_rates": {name: rate / samples for name, rate in zip(names, weighted, strict=True)},
         }
+
+    @torch.no_grad()
+    def confusion(self) -> list[list[int]]:
+        """Test samples by true class, then by predicted class; of this process's share of them."""
+        self.net.eval()
+        count = len(self.classes)
+        pairs = torch.zeros(count * count, dtype=torch.int64)
+        for inputs, labels in self.test_loader.ordered():
+            guesses = predict(self.net, inputs, self.frames).argmax(dim=1)
+            pairs += torch.bincount((labels * count + guesses).cpu(), minlength=count * count)
+        return pairs.view(count, count).tolist()
 
     def finish_epoch(self) -> dict[str, Any]:
         """Measures, and moves on to the next epoch; returns the epoch's line of metrics."""
