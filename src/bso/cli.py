@@ -78,6 +78,15 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     report.add_argument("runs", metavar="RUN", nargs="+", help="run directories")
     report.add_argument("--out", metavar="FILE", help="the page (report.html in the run, or here for several)")
     report.add_argument("--data", metavar="DIR", help="where the data is (by default where it was in training)")
+
+    reproduce = _command(commands, "reproduce", _reproduce, _reproduce_text)
+    reproduce.add_argument("name", metavar="NAME", help="table1 to table5, figure3 to figure5, ... or document")
+    reproduce.add_argument("--scale", choices=("small", "paper", "smoke"), default="small", help="(small)")
+    reproduce.add_argument("--data", metavar="DIR", help="where the data is (by default what was downloaded before)")
+    reproduce.add_argument("--results", metavar="DIR", default="results", help="where NAME.json goes (results)")
+    reproduce.add_argument("--runs", metavar="DIR", default="runs/reproduce", help="where runs go (runs/reproduce)")
+    reproduce.add_argument("--out", metavar="FILE", default="results.md", help="the page of `document` (results.md)")
+    reproduce.add_argument("--benchmarks", metavar="DIR", help="more results for `document`: benchmarks/results")
     return parser
 
 
@@ -230,6 +239,28 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     runs = [Path(run) for run in options.runs]
     out = Path(options.out or (runs[0] / "report.html" if len(runs) == 1 else "report.html"))
     return need("bso.report").write_report(runs, out, options.data)
+
+
+def _reproduce(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure a table or figure of the paper again, or the theory; `document` writes a page of all results.
+
+    table1 to table5, figure3 to figure5; gradients: online rules beside BPTT, by layer and time step; regret: the
+    growth of regret beside the claimed one; ablation: what drives the result. At scale `small` each is done within
+    an hour on two CPU cores.
+    """
+    reproduce, results = need("bso.reproduce"), Path(options.results)
+    if options.name == "document":
+        return reproduce.document(results, Path(options.out), Path(options.benchmarks) if options.benchmarks else None)
+    runs = Path(options.runs)
+    return reproduce.reproduce(options.name, results, scale=options.scale, data=options.data, runs=runs)
+
+
+def _reproduce_text(result: dict[str, Any]) -> str:
+    if "missing" in result:
+        return f"{result['path']}; not run yet: {', '.join(result['missing']) or 'nothing'}"
+    table = need("bso.reproduce.document").markdown_table
+    tables = [f"{part['caption']}\n\n{table(part['columns'], part['rows'])}" for part in result["tables"]]
+    return "\n\n".join([result["title"], result["ran"], *tables, *result["notes"], result["path"]])
 
 
 def _report_text(result: dict[str, Any]) -> str:
