@@ -159,6 +159,6 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str
         | --- | --- |
         | 0.5 | – |
     """
-    cells = [["–" if cell is None else f"{cell}".replace("|", "\\\\|") for cell in row] for row in rows]
-    lines = [list(columns), ["---"] * len(columns), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = [["–" if cell is None else str(cell).replace("|", "\\|") for cell in row] for row in (columns, *rows)]
+    cells.insert(1, ["---"] * len(columns))
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
