@@ -100,10 +100,12 @@ class Engine:
     def _frames(self, inputs: np.ndarray) -> np.ndarray:
         """Integers `[S, B, H, W, C]` of what was received."""
         spec, x = self.artifact.input, np.asarray(inputs)
+        if spec.shape[1:] == (1, 1) and x.shape[-1:] == spec.shape[:1] and x.shape[-3:] != spec.shape:
+            x = x[..., None, None]  # features without height and width
         if x.shape[-3:] != spec.shape or not 3 <= x.ndim <= 5:
             raise UserError(
-                f"input: received shape {x.shape}; expected [B, {', '.join(map(str, spec.shape))}], or with the "
-                "time steps of events before that."
+                f"input: received shape {x.shape}; expected [B, {', '.join(map(str, spec.shape))}], before which "
+                "events have their time steps."
             )
         if x.dtype == np.uint8:
             x = spec.from_bytes(x)
