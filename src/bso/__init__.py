@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bso.bits import BinaryModule, BinaryParameter, signs, split_parameters
     from bso.bptt import bptt_update
     from bso.convert import export
-    from bso.engine import Engine, load
+    from bso.engine import Engine, digits_model, load
     from bso.evaluation import counting_spikes, evaluate, over_time, predict
     from bso.layers import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLinear
     from bso.loss import step_loss
@@ -30,7 +30,7 @@ _HOME = {
     "bso.bits": ("BinaryModule", "BinaryParameter", "signs", "split_parameters"),
     "bso.bptt": ("bptt_update",),
     "bso.convert": ("export",),
-    "bso.engine": ("Engine", "load"),
+    "bso.engine": ("Engine", "digits_model", "load"),
     "bso.evaluation": ("counting_spikes", "evaluate", "over_time", "predict"),
     "bso.layers": ("BinaryConv2d", "BinaryLinear", "TracedConv2d", "TracedLinear"),
     "bso.loss": ("step_loss",),
@@ -81,6 +81,7 @@ __all__ = [
     "bptt_update",
     "counting_spikes",
     "data",
+    "digits_model",
     "estimating_statistics",
     "evaluate",
     "export",

@@ -334,7 +334,14 @@ def _same_divisor(pool: deployed.AveragePool, value: _Value) -> bool:
 
 
 def input_spec(
-    kind: DataKind, shape: Sequence[int], divisor: float, mean: Sequence[float], std: Sequence[float], *, known: bool
+    kind: DataKind,
+    shape: Sequence[int],
+    divisor: float,
+    mean: Sequence[float],
+    std: Sequence[float],
+    *,
+    known: bool,
+    decode: dict[str, Any],
 ) -> InputSpec:
     """How inputs become integers.
 
@@ -345,6 +352,7 @@ def input_spec(
         mean: Per channel, after the division.
         std: Per channel, after the division.
         known: Whether raw values are bytes from 0 to `divisor`, so that the largest input is known.
+        decode: How a file becomes an array; see `InputSpec`.
     """
     highest = max((max(m, 1 - m) / s for m, s in zip(mean, std, strict=True)), default=1.0) if known else _UNKNOWN_INPUT
     bits = max(0, min(15, math.floor(math.log2(32767 / highest))))
@@ -355,7 +363,16 @@ def input_spec(
     multiplier, offset = (tuple(_int32(np.array(v) * 2.0**shift).tolist()) for v in (gains, offsets))
     channels, height, width = shape
     return InputSpec(
-        kind, (channels, height, width), bits, float(divisor), tuple(mean), tuple(std), multiplier, offset, shift
+        kind,
+        (channels, height, width),
+        bits,
+        float(divisor),
+        tuple(mean),
+        tuple(std),
+        multiplier,
+        offset,
+        shift,
+        decode,
     )
 
 
@@ -403,6 +420,8 @@ class Changes(NamedTuple):
     """Samples whose class changed."""
     accuracy_before: float
     accuracy_after: float
+    firing_rates: dict[str, float]
+    """Of the deployed network."""
 
 
 class Exported(NamedTuple):
@@ -445,8 +464,9 @@ def export(
         (2,)
     """
     if data is not None:
-        known = data.scale == 255.0
-        spec = input_spec(data.kind, data.shape[-3:], data.scale, data.mean, data.std, known=known)
+        measures = data.scale, data.mean, data.std
+        known = data.kind == "image" and data.scale > 1
+        spec = input_spec(data.kind, data.shape[-3:], *measures, known=known, decode=_decoding(data))
         classes, name = classes or data.classes, name or data.name
         time_steps = data.shape[0] if data.kind == "event" else time_steps
     else:
@@ -457,11 +477,22 @@ def export(
                 "shape of one sample, such as input_shape=(3, 32, 32)."
             )
         shape = shape + (1,) * (3 - len(shape))
-        spec = input_spec("image", shape, 1.0, (0.0,) * shape[0], (1.0,) * shape[0], known=False)
+        spec = input_spec("image", shape, 1.0, (0.0,) * shape[0], (1.0,) * shape[0], known=False, decode={})
     made = convert(net, spec, name=name or "network", classes=classes, time_steps=time_steps)
+    changes = None
+    if data is not None:
+        changes = compare(net, made, data, samples)
+        rates = changes.firing_rates
+        layers = (replace(x, firing_rate=rates[x.name]) if isinstance(x, deployed.Lif) else x for x in made.layers)
+        made = replace(made, layers=tuple(layers))
     length = deployed.write(path, made)
-    changes = compare(net, made, data, samples) if data is not None else None
     return Exported(os.fspath(path), length, changes, Deployed(made))
+
+
+def _decoding(data: Dataset) -> dict[str, Any]:
+    """What `InputSpec.decode` says of how a data set reads its files."""
+    settings = getattr(getattr(data, "decode", None), "keywords", {})
+    return {key: settings[key] for key in ("margin", "sensor", "presence", "turned") if settings.get(key) is not None}
 
 
 @torch.no_grad()
@@ -469,7 +500,7 @@ def compare(net: nn.Module, made: Artifact, data: Dataset, samples: int) -> Chan
     """What the conversion changed on the first samples of a data set."""
     engine, device = Engine(made), next(net.parameters()).device
     names = [made.layers[i].name for i in made.lifs]
-    changed, chances = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    changed, fired, chances = (dict.fromkeys(names, 0) for _ in range(3))
     count = moved = right_before = right_after = 0
     with evaluating(net):
         for inputs, labels in Loader(data, 32).ordered():
@@ -482,17 +513,17 @@ def compare(net: nn.Module, made: Artifact, data: Dataset, samples: int) -> Chan
             record: dict[str, np.ndarray] = {}
             after = engine.outputs(inputs.numpy(), record).argmax(1)
             for name, theirs in record.items():
-                if len(spikes[name]) != len(theirs):  # a layer that is used twice has one name for both
-                    continue
-                ours = torch.stack(spikes[name]).cpu().numpy().reshape(theirs.shape)
-                changed[name] += int((ours != theirs).sum())
+                fired[name] += int(theirs.sum())
                 chances[name] += theirs.size
+                if len(spikes[name]) == len(theirs):  # a layer that is used twice has one name for both
+                    ours = torch.stack(spikes[name]).cpu().numpy().reshape(theirs.shape)
+                    changed[name] += int((ours != theirs).sum())
             count += len(labels)
             moved += int((before != after).sum())
             right_before += int((before == labels.numpy()).sum())
             right_after += int((after == labels.numpy()).sum())
-    shares = {name: changed[name] / chances[name] for name in changed if chances[name]}
-    return Changes(count, shares, moved, right_before / count, right_after / count)
+    shares, rates = ({name: part[name] / chances[name] for name in names} for part in (changed, fired))
+    return Changes(count, shares, moved, right_before / count, right_after / count, rates)
 
 
 @contextmanager

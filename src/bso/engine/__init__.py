@@ -13,7 +13,7 @@ from bso.artifact import Artifact, BadModel, read
 from bso.engine.plain import Plain
 from bso.errors import UserError
 
-__all__ = ["BadModel", "Engine", "State", "load"]
+__all__ = ["BadModel", "Engine", "State", "digits_model", "load"]
 
 Kernel = Literal["auto", "numpy", "baseline", "avx2", "avx512"]
 
@@ -47,6 +47,7 @@ class Engine:
         self.artifact = artifact
         self.classes = artifact.classes
         self.time_steps = artifact.time_steps
+        self.kernel: Kernel = "numpy"
         self._backend = Plain(artifact)
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
@@ -134,3 +135,8 @@ def load(path: str | os.PathLike[str], kernel: Kernel = "auto", threads: int | N
     """
     path = Path(path)
     return Engine(read(path / "model.bso" if path.is_dir() else path), kernel, threads)
+
+
+def digits_model() -> Path:
+    """Where the trained model lies that ships with the package: handwritten digits, 8 × 8, 17 levels of gray."""
+    return Path(__file__).with_name("digits.bso")
