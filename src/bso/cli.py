@@ -265,7 +265,7 @@ def _export(options: argparse.Namespace) -> dict[str, Any]:
         out = Path(options.out or (path / "c" if path.is_dir() else path.with_suffix("") / "c"))
         return need("bso.c99").export_c(_model(options.path).artifact, out)
     if _is_model(options.path):
-        raise UserError(f"{path} is a model file already; give a run directory, or --format c.")
+        raise UserError(f"{path}: received a file; expected a run directory (or, for a model file, --format c).")
     return need("bso.train").export_run(path, Path(options.out or path / "model.bso"), options.data)
 
 

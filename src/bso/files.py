@@ -31,7 +31,9 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
         if channels not in (1, 3):
             raise UserError(f"{path}: the network takes {channels} channels, which no picture has; give a .npy array.")
         images = need("bso.data.images")
-        return images.decode_image(path, size=(height, width), channels=channels, **spec.decode)
+        picture = images.decode_image(path, size=(height, width), channels=channels, **spec.decode)
+        # A data set with other levels of gray than 256, such as the digits.
+        return picture if spec.divisor == 255 else np.rint(picture * (spec.divisor / 255)).astype(np.uint8)
     if spec.kind == "sound":
         return spec.normalize(need("bso.data.audio").decode_sound(path))
     sensor = spec.decode.get("sensor")
