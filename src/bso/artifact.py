@@ -160,6 +160,8 @@ class Lif(Layer):
     op = "lif"
     leak: int
     threshold: int
+    firing_rate: float | None = None
+    """As measured when it was exported."""
 
     def output(self, inputs: Sequence[Value]) -> Value:
         """See `Layer.output`."""
@@ -298,6 +300,8 @@ class InputSpec:
     multiplier: tuple[int, ...]
     offset: tuple[int, ...]
     shift: int
+    decode: dict[str, Any]
+    """How a file becomes an array, beyond kind and shape."""
 
     def from_bytes(self, raw: np.ndarray) -> np.ndarray:
         """Integers from raw bytes `[..., C, H, W]`."""
@@ -565,6 +569,7 @@ def _artifact(header: _Fields, length: int) -> Artifact:
         multiplier=source.integers("multiplier", -(2**31), 2**31 - 1, channels),
         offset=source.integers("offset", -(2**31), 2**31 - 1, channels),
         shift=source.integer("shift", 0, _MAX_SHIFT),
+        decode=_decoding(_Fields(source._get("decode"), "the input's `decode`", header.data)),
     )
     if not spec.divisor > 0 or not all(std > 0 for std in spec.std):
         raise BadModel(f"the input: divisor {spec.divisor} and std {spec.std} must be above 0.")
@@ -589,6 +594,15 @@ def _artifact(header: _Fields, length: int) -> Artifact:
     if additions > _MAX_ADDITIONS:
         raise BadModel(f"a time step takes {additions} additions; at most {_MAX_ADDITIONS} are allowed.")
     return artifact
+
+
+def _decoding(source: _Fields) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "margin" in source.content:
+        found["margin"] = source.number("margin")
+    if "sensor" in source.content:
+        found["sensor"] = source.integers("sensor", 1, _MAX_SIDE, 2)
+    return found | {key: source.flag(key) for key in ("presence", "turned") if key in source.content}
 
 
 def _layer(source: _Fields) -> Layer:
@@ -626,7 +640,11 @@ def _read_synapse(source: _Fields) -> dict[str, Any]:
 
 
 def _read_lif(source: _Fields) -> dict[str, Any]:
-    return {"leak": source.integer("leak", 0, 65536), "threshold": source.integer("threshold", 1, LARGEST)}
+    return {
+        "leak": source.integer("leak", 0, 65536),
+        "threshold": source.integer("threshold", 1, LARGEST),
+        "firing_rate": None if source.content.get("firing_rate") is None else source.number("firing_rate"),
+    }
 
 
 def _read_max_pool(source: _Fields) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import functools
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,9 +11,12 @@ from tqdm import tqdm
 
 from bso.bits import split_parameters
 from bso.bptt import bptt_update
+from bso.convert import export
 from bso.data.bundled import digits
 from bso.data.loader import Loader
-from bso.evaluation import evaluate, over_time
+from bso.deployed import Deployed
+from bso.engine import load
+from bso.evaluation import evaluate, over_time, predict
 from bso.layers import Weights
 from bso.loss import step_loss
 from bso.memory import peak_bytes
@@ -49,12 +53,14 @@ def _first_update(x: Tensor, y: Tensor, *, latent: bool) -> None:
         online_update(net, frames, loss, [TBSO(binary, time_steps=TIME_STEPS), sgd])
 
 
-def run_demo(seed: int = 0) -> dict[str, Any]:
-    """Trains, evaluates and measures; progress goes to standard error.
+def run_demo(seed: int = 0, out: Path = Path("runs/demo")) -> dict[str, Any]:
+    """Trains, evaluates, measures, exports and checks the export; progress goes to standard error.
 
     Args:
         seed: Seeds weights and the order of the batches.
+        out: Folder to write into.
     """
+    out.mkdir(parents=True, exist_ok=True)
     train = Loader(digits("train"), BATCH_SIZE, seed=seed, drop_last=True)
     test = Loader(digits("test"), BATCH_SIZE)
     training_bytes, latent_training_bytes = (
@@ -95,12 +101,15 @@ def run_demo(seed: int = 0) -> dict[str, Any]:
     statistics = (inputs for inputs, _ in train.ordered())
     result = evaluate(net, test.ordered(), TIME_STEPS, statistics=statistics)
     size = model_size(net)
+    exported = export(net, out / "model.bso", data=test.dataset, time_steps=TIME_STEPS, samples=len(test.dataset))
+    assert exported.changes is not None
     return {
         "test_accuracy": result.accuracy,
         "samples": result.samples,
         "seed": seed,
         "train_seconds": round(train_seconds, 2),
-        "model_bytes": size.stored_bytes,
+        "model": exported.path,
+        "model_bytes": exported.bytes,
         "real_model_bytes": size.real_bytes,
         "binary_weights": size.binary_weights,
         "training_bytes": training_bytes,
@@ -108,7 +117,20 @@ def run_demo(seed: int = 0) -> dict[str, Any]:
         "flip_ratio_first_epoch": flip_ratios[0],
         "flip_ratio_last_epoch": flip_ratios[-1],
         "firing_rates": result.firing_rates,
+        "exported_accuracy": exported.changes.accuracy_after,
+        "exported_predictions_changed": exported.changes.predictions,
+        "exported_outputs_wrong": _wrong_outputs(exported.path, exported.module, test),
     }
+
+
+@torch.no_grad()
+def _wrong_outputs(path: str, module: Deployed, test: Loader) -> int:
+    """In how many outputs the engine, from the file alone, differs from the deployed network in torch."""
+    engine, wrong = load(path), 0
+    for inputs, _ in test.ordered():
+        total = predict(module, module.integers(inputs), TIME_STEPS)
+        wrong += int((total.numpy() != engine.outputs(inputs.numpy())).sum())
+    return wrong
 
 
 def describe_demo(result: dict[str, Any]) -> str:
@@ -126,7 +148,10 @@ def describe_demo(result: dict[str, Any]) -> str:
         f"({result['latent_bptt_training_bytes'] / result['training_bytes']:.1f}× less)\n"
         f"  flips            {result['flip_ratio_first_epoch']:.2%} of the weights an update in the first "
         f"epoch, {result['flip_ratio_last_epoch']:.4%} in the last\n"
-        f"  firing rates     {rates}"
+        f"  firing rates     {rates}\n"
+        f"  exported         {result['model']}, {result['exported_accuracy']:.1%} without torch, "
+        f"{result['exported_outputs_wrong']} outputs differ from the check in torch\n"
+        f"                   try: bso inspect {result['model']}"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from bso.checkpoint import writing
+from bso.convert import Exported, export
 from bso.distributed import World, first_on_machine, joined_world, summed
 from bso.errors import UserError
 from bso.recipes import Config
@@ -61,6 +62,8 @@ def train(
             run.write_history(trainer.history)
         with display.shown(trainer, run.path / "tensorboard"):
             _run_epochs(trainer, run, display, checkpoint_minutes)
+        if world.is_first:
+            _export(trainer, run.path / "model.bso")
         return _result(run, trainer.history, finished_before=False)
 
 
@@ -192,6 +195,26 @@ def _log(writer: Any, line: dict[str, Any]) -> None:
     writer.flush()
 
 
+def _export(trainer: Trainer, path: Path) -> Exported:
+    steps = trainer.config.time_steps
+    return export(trainer.net, path, data=trainer.test_loader.dataset, time_steps=steps)
+
+
+def _restored(path: Path, data: str | None, world: World) -> Trainer:
+    """The trainer of a run's last checkpoint, its statistics ready for evaluation."""
+    run = RunDirectory(path)
+    state, notes = run.checkpoints.load_newest()
+    if state is None:
+        raise UserError(f"{path} has no checkpoint; expected the folder of a run that has finished an epoch.")
+    for note in notes:
+        _Display(world).report(f"warning: {note}")
+    trainer = _trainer(saved_config(state), data or run.data(), world, 0, state)
+    # At the end of an epoch the statistics were just estimated, and the recorded accuracy is of these.
+    if trainer.batch:
+        trainer.estimate_statistics()
+    return trainer
+
+
 def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
     """Accuracy of a run's last checkpoint on its test set.
 
@@ -199,15 +222,29 @@ def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
         path: The run directory.
         data: Folder of the data; None takes the one that the run was trained from.
     """
-    run = RunDirectory(path)
-    state, notes = run.checkpoints.load_newest()
-    if state is None:
-        raise UserError(f"{path} has no checkpoint; expected the folder of a run that has finished an epoch.")
     with joined_world() as world:
-        for note in notes:
-            _Display(world).report(f"warning: {note}")
-        trainer = _trainer(saved_config(state), data or run.data(), world, 0, state)
-        # At the end of an epoch the statistics were just estimated, and the recorded accuracy is of these.
-        if trainer.batch:
-            trainer.estimate_statistics()
+        trainer = _restored(path, data, world)
         return {"epoch": trainer.epoch, **trainer.evaluate()}
+
+
+def export_run(path: Path, out: Path, data: str | None = None) -> dict[str, Any]:
+    """Writes the model file of a run's last checkpoint, and says what the conversion changed.
+
+    Args:
+        path: The run directory.
+        out: The model file.
+        data: Folder of the data; None takes the one that the run was trained from.
+    """
+    with joined_world() as world:
+        exported = _export(_restored(path, data, world), out)
+    changes = exported.changes
+    assert changes is not None
+    return {
+        "path": exported.path,
+        "bytes": exported.bytes,
+        "samples": changes.samples,
+        "spikes_changed": changes.spikes,
+        "predictions_changed": changes.predictions,
+        "accuracy_before": changes.accuracy_before,
+        "accuracy_after": changes.accuracy_after,
+    }

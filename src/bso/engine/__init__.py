@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from bso.artifact import Artifact, BadModel, read
+from bso.engine.native import Native, libraries
 from bso.engine.plain import Plain
 from bso.errors import UserError
 
-__all__ = ["BadModel", "Engine", "State", "load"]
+__all__ = ["BadModel", "Engine", "State", "digits_model", "load"]
 
 Kernel = Literal["auto", "numpy", "baseline", "avx2", "avx512"]
 
@@ -47,7 +48,10 @@ class Engine:
         self.artifact = artifact
         self.classes = artifact.classes
         self.time_steps = artifact.time_steps
-        self._backend = Plain(artifact)
+        self._backend: Native | Plain = Plain(artifact)
+        if kernel != "numpy" and (libraries() or kernel != "auto"):
+            self._backend = Native(artifact, threads or os.cpu_count() or 1, None if kernel == "auto" else kernel)
+        self.kernel: Kernel = "numpy" if isinstance(self._backend, Plain) else self._backend.library
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
         """The class of each input, `[B]`, a number into `classes`.
@@ -100,10 +104,12 @@ class Engine:
     def _frames(self, inputs: np.ndarray) -> np.ndarray:
         """Integers `[S, B, H, W, C]` of what was received."""
         spec, x = self.artifact.input, np.asarray(inputs)
+        if spec.shape[1:] == (1, 1) and x.shape[-1:] == spec.shape[:1] and x.shape[-3:] != spec.shape:
+            x = x[..., None, None]  # features without height and width
         if x.shape[-3:] != spec.shape or not 3 <= x.ndim <= 5:
             raise UserError(
-                f"input: received shape {x.shape}; expected [B, {', '.join(map(str, spec.shape))}], or with the "
-                "time steps of events before that."
+                f"input: received shape {x.shape}; expected [B, {', '.join(map(str, spec.shape))}], before which "
+                "events have their time steps."
             )
         if x.dtype == np.uint8:
             x = spec.from_bytes(x)
@@ -132,3 +138,8 @@ def load(path: str | os.PathLike[str], kernel: Kernel = "auto", threads: int | N
     """
     path = Path(path)
     return Engine(read(path / "model.bso" if path.is_dir() else path), kernel, threads)
+
+
+def digits_model() -> Path:
+    """Where the trained model lies that ships with the package: handwritten digits, 8 × 8, 17 levels of gray."""
+    return Path(__file__).with_name("digits.bso")
