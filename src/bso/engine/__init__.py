@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from bso.artifact import Artifact, BadModel, read
+from bso.engine.native import Native, libraries
 from bso.engine.plain import Plain
 from bso.errors import UserError
 
@@ -47,8 +48,10 @@ class Engine:
         self.artifact = artifact
         self.classes = artifact.classes
         self.time_steps = artifact.time_steps
-        self.kernel: Kernel = "numpy"
-        self._backend = Plain(artifact)
+        self._backend: Native | Plain = Plain(artifact)
+        if kernel != "numpy" and (libraries() or kernel != "auto"):
+            self._backend = Native(artifact, threads or os.cpu_count() or 1, None if kernel == "auto" else kernel)
+        self.kernel: Kernel = "numpy" if isinstance(self._backend, Plain) else self._backend.library
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
         """The class of each input, `[B]`, a number into `classes`.
