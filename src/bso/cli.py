@@ -80,7 +80,11 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
         "--format", choices=("bso", "c"), default="bso", help="model file (default), or a folder of C99"
     )
     export.add_argument("--out", metavar="PATH", help="where to write (RUN/model.bso, or the folder RUN/c)")
-    export.add_argument("--data", metavar="DIR", help="where the data is (by default where it was in training)")
+    export.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where the data is (by default where it was in training); for C, golden vectors of it",
+    )
 
     predict = _command(commands, "predict", _predict, _predict_text)
     predict.add_argument("path", metavar="MODEL", help="a model file, a run directory, or `digits` for the one shipped")
@@ -263,7 +267,9 @@ def _export(options: argparse.Namespace) -> dict[str, Any]:
     path = Path(options.path)
     if options.format == "c":
         out = Path(options.out or (path / "c" if path.is_dir() else path.with_suffix("") / "c"))
-        return need("bso.c99").export_c(_model(options.path).artifact, out)
+        engine = _model(options.path)
+        samples = need("bso.files").held_out_samples(engine, options.data, 4) if options.data else None
+        return need("bso.c99").export_c(engine.artifact, out, samples)
     if _is_model(options.path):
         raise UserError(f"{path}: received a file; expected a run directory (or, for a model file, --format c).")
     return need("bso.train").export_run(path, Path(options.out or path / "model.bso"), options.data)
