@@ -41,7 +41,7 @@ class Engine:
         >>> engine = load(bso.digits_model())
         >>> images = bso.data.digits("test")
         >>> engine.predict(images.samples[:4]).tolist(), images.labels[:4].tolist()
-        ([2, 8, 2, 6], [2, 8, 2, 6])
+        ([3, 7, 3, 9], [3, 7, 3, 9])
     """
 
     def __init__(self, artifact: Artifact, kernel: Kernel = "auto", threads: int | None = None) -> None:
