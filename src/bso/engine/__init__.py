@@ -70,6 +70,8 @@ class Engine:
         """
         frames = self._frames(inputs)
         time_steps = self.time_steps if len(frames) == 1 else len(frames)
+        if record is None and isinstance(self._backend, Native):
+            return self._backend.run(frames, time_steps, None)
         membranes = self._zeros(frames.shape[1])
         if record is None:
             return self._backend.run(frames, time_steps, membranes)
