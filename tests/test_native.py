@@ -43,7 +43,7 @@ class Builder:
         self.random = np.random.default_rng(seed)
         self.layers: list[Layer] = []
         self.values = [Value("input", shape, -32768, 32767)]
-        self.input = InputSpec("image", shape, 8, 1.0, (0.0,) * shape[0], (1.0,) * shape[0], (1,), (0,), 0)
+        self.input = InputSpec("image", shape, 8, 1.0, (0.0,) * shape[0], (1.0,) * shape[0], (1,), (0,), 0, {})
 
     def _push(self, layer: Layer) -> int:
         self.layers.append(layer)

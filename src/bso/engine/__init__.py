@@ -72,9 +72,9 @@ class Engine:
         """
         frames = self.integers(inputs)
         time_steps = self.time_steps if len(frames) == 1 else len(frames)
-        membranes = self.zeros(frames.shape[1])
         if record is None:
-            return self.run(frames, time_steps, membranes)
+            return self.run(frames, time_steps, None)
+        membranes = self.zeros(frames.shape[1])
         spikes = [np.empty((time_steps, *m.shape), np.uint8) for m in membranes]
         total = self.run(frames, time_steps, membranes, spikes)
         names = [self.artifact.layers[i].name for i in self.artifact.lifs]

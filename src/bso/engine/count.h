@@ -120,7 +120,8 @@ static int COUNT_JOIN(count, COUNT_BYTES)(const uint8_t *weight, const uint32_t 
     memcpy(planes + COUNT_BYTES, &twos, COUNT_BYTES);
     memcpy(planes + 2 * COUNT_BYTES, &fours, COUNT_BYTES);
     memcpy(planes + 3 * COUNT_BYTES, &eights, COUNT_BYTES);
-    memcpy(planes + 4 * COUNT_BYTES, upper, (size_t)levels * COUNT_BYTES);
+    for (i = 0; i < levels; i++)
+        memcpy(planes + (size_t)(4 + i) * COUNT_BYTES, upper + i, COUNT_BYTES);
     return 4 + levels;
 }
 

@@ -30,6 +30,28 @@ typedef uint64_t bso_word;
 typedef uint32_t bso_word;
 #endif
 
+/* ---- vectors of 32-bit integers ---- */
+
+#if defined(BSO_VECTORS) && defined(__AVX512F__)
+#define LANES 16
+#define SMALLER(a, b) (lanes) _mm512_min_epi32((__m512i)(a), (__m512i)(b))
+#define LARGER(a, b) (lanes) _mm512_max_epi32((__m512i)(a), (__m512i)(b))
+#define FIRING(to, fires)                                                                  \
+    do {                                                                                   \
+        const uint16_t set_ = (uint16_t)_mm512_movepi32_mask((__m512i)(fires));            \
+        memcpy(to, &set_, 2);                                                              \
+    } while (0)
+#elif defined(BSO_VECTORS) && defined(__AVX2__)
+#define LANES 8
+#define SMALLER(a, b) (lanes) _mm256_min_epi32((__m256i)(a), (__m256i)(b))
+#define LARGER(a, b) (lanes) _mm256_max_epi32((__m256i)(a), (__m256i)(b))
+#define FIRING(to, fires) (*(to) = (uint8_t)_mm256_movemask_ps((__m256)(fires)))
+#endif
+#ifdef LANES
+typedef int32_t lanes __attribute__((vector_size(LANES * 4)));
+typedef uint32_t unsigned_lanes __attribute__((vector_size(LANES * 4)));
+#endif
+
 /* ---- counting, at every width that pays here ---- */
 
 #ifdef BSO_VECTORS
@@ -153,25 +175,14 @@ static void expand(const uint8_t *planes, size_t stride, int num_planes, int32_t
     }
 }
 
-/* Packs bytes of 0 and 1, as many as the words have bits. */
-static void pack(const uint8_t *spikes, int32_t words, bso_word *out)
+/* Packs bytes of 0 and 1 into words of zeros, from channel `first` on, a multiple of 4; reads up to 3 zeros beyond. */
+static void pack(const uint8_t *spikes, int32_t first, int32_t channels, bso_word *out)
 {
-    int32_t w, k;
-    for (w = 0; w < words; w++, spikes += BSO_WORD_BITS) {
-        bso_word word = 0;
-#if defined(BSO_VECTORS) && defined(__SSE2__)
-        for (k = 0; k < BSO_WORD_BITS; k += 16) {
-            const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(spikes + k));
-            word |= (bso_word)(uint32_t)_mm_movemask_epi8(_mm_slli_epi16(bytes, 7)) << k;
-        }
-#else
-        for (k = 0; k < BSO_WORD_BITS; k += 4) {
-            const uint32_t four = spikes[k] | (uint32_t)spikes[k + 1] << 8 | (uint32_t)spikes[k + 2] << 16 |
-                                  (uint32_t)spikes[k + 3] << 24;
-            word |= (bso_word)(four * 0x10204080u >> 28) << k;
-        }
-#endif
-        out[w] = word;
+    int32_t c;
+    for (c = first; c < channels; c += 4) {
+        const uint32_t four = spikes[c] | (uint32_t)spikes[c + 1] << 8 | (uint32_t)spikes[c + 2] << 16 |
+                              (uint32_t)spikes[c + 3] << 24;
+        out[c / BSO_WORD_BITS] |= (bso_word)(four * 0x10204080u >> 28) << c % BSO_WORD_BITS;
     }
 }
 
@@ -214,15 +225,16 @@ static inline int32_t saturate(int32_t x)
     return x > -LARGEST ? x : -LARGEST;
 }
 
-/* v = sat(round_shift(v · multiplier, shift) + offset); `wide` if 32 bits may not hold the steps on the way. */
+/* v = sat(round_shift(v · multiplier, shift) + offset); from channel `first` on;
+   `wide` if 32 bits may not hold the steps on the way. */
 static void scale(int32_t *restrict v, const int32_t *restrict multiplier, const int32_t *restrict offset,
-                  int32_t channels, int32_t shift, int32_t wide)
+                  int32_t first, int32_t channels, int32_t shift, int32_t wide)
 {
     int32_t c;
     if (wide) {
         /* 2^62 is larger than any product, so that the shift is one of an unsigned number, which vectors have. */
         const uint64_t up = UINT64_C(1) << 62, half = up + (UINT64_C(1) << shift >> 1), down = up >> shift;
-        for (c = 0; c < channels; c++) {
+        for (c = first; c < channels; c++) {
             const uint64_t product = (uint64_t)((int64_t)v[c] * multiplier[c]);
             const int64_t current = (int64_t)(((product + half) >> shift) - down) + offset[c];
             const int64_t cut = current < LARGEST ? current : LARGEST;
@@ -230,18 +242,18 @@ static void scale(int32_t *restrict v, const int32_t *restrict multiplier, const
         }
     } else {
         const int32_t half = (int32_t)(UINT32_C(1) << shift >> 1);
-        for (c = 0; c < channels; c++)
+        for (c = first; c < channels; c++)
             v[c] = saturate(((v[c] * multiplier[c] + half) >> shift) + offset[c]);
     }
 }
 
-/* u = sat(round_shift(m · leak, 16) + current), spike at the threshold, soft reset. */
-static void fire(const int32_t *restrict current, int32_t *restrict membrane, int32_t channels, int32_t leak,
-                 int32_t threshold, uint8_t *restrict spikes)
+/* u = sat(round_shift(m · leak, 16) + current), spike at the threshold, soft reset; from channel `first` on. */
+static void fire(const int32_t *restrict current, int32_t *restrict membrane, int32_t first, int32_t channels,
+                 int32_t leak, int32_t threshold, uint8_t *restrict spikes)
 {
     int32_t c;
-    for (c = 0; c < channels; c++) {
-        /* m = 2^16 · high + low; so that 32 bits hold both products. */
+    for (c = first; c < channels; c++) {
+        /* m = 2^16 · high + low, so that 32 bits hold both products. */
         const int32_t high = membrane[c] >> 16;
         const uint32_t low = (uint32_t)membrane[c] & 65535u;
         const uint32_t kept = (uint32_t)high * (uint32_t)leak + ((low * (uint32_t)leak + 32768u) >> 16);
@@ -251,6 +263,41 @@ static void fire(const int32_t *restrict current, int32_t *restrict membrane, in
         spikes[c] = (uint8_t)spike;
     }
 }
+
+#ifdef LANES
+/* The same for whole vectors of channels, bits at once; returns how many channels were done. With `scaled`, `current`
+   are sums, scaled on the way as by `scale`. */
+static inline int32_t fire_vectors(const bso_op *op, int scaled, int halving, const int32_t *restrict current,
+                                   int32_t *restrict membrane, int32_t channels, uint8_t *restrict bits)
+{
+    const lanes zero = {0}, largest = zero + LARGEST, threshold = zero + op->threshold, one = zero + 1;
+    const lanes leak = zero + op->leak, half = zero + (int32_t)(UINT32_C(1) << op->shift % 32 >> 1);
+    const int shift = op->shift;
+    int32_t c;
+    for (c = 0; c + LANES <= channels; c += LANES) {
+        lanes v, m, multiplier, offset, kept, fires;
+        memcpy(&v, current + c, sizeof v);
+        memcpy(&m, membrane + c, sizeof m);
+        if (scaled) {
+            memcpy(&multiplier, op->multiplier + c, sizeof multiplier);
+            memcpy(&offset, op->offset + c, sizeof offset);
+            v = ((v * multiplier + half) >> shift) + offset;
+            v = LARGER(SMALLER(v, largest), -largest);
+        }
+        if (halving)
+            kept = (m + one) >> 1;
+        else
+            kept = (m >> 16) * leak + (lanes)(((unsigned_lanes)(m & 65535) * (unsigned_lanes)leak + 32768u) >> 16);
+        v = (lanes)((unsigned_lanes)kept + (unsigned_lanes)v);
+        v = LARGER(SMALLER(v, largest), -largest);
+        fires = v >= threshold;
+        m = v - (fires & threshold);
+        memcpy(membrane + c, &m, sizeof m);
+        FIRING(bits + c / 8, fires);
+    }
+    return c;
+}
+#endif
 
 /* ---- layers ---- */
 
@@ -298,20 +345,48 @@ static void read_pixel(const bso_span *span, int32_t value, int32_t step, int32_
     }
 }
 
-/* Neurons of one pixel, given their currents. */
-static void fire_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x,
+/* Neurons of one pixel, given their currents, or with `scaled` the sums that narrow products make currents of. */
+static void fire_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x, int scaled,
                        const int32_t *current)
 {
     const bso_value *const out = span->values + op->output;
-    const size_t channels = (size_t)out->channels, size = (size_t)out->height * (size_t)out->width;
+    const size_t size = (size_t)out->height * (size_t)out->width, channels = (size_t)out->channels;
     const size_t pixel = (size_t)y * (size_t)out->width + (size_t)x, image = (size_t)span->image;
     uint8_t *const spikes = span->scratch + op->spikes;
-    int32_t *const membrane = span->call->membranes[op->neurons] + (image * size + pixel) * channels;
-    fire(current, membrane, out->channels, op->leak, op->threshold, spikes);
-    pack(spikes, out->words, (bso_word *)(void *)pixel_of(span, op->output, step, y, x));
+    bso_word *const words = (bso_word *)(void *)pixel_of(span, op->output, step, y, x);
+    int32_t *membrane = (int32_t *)(void *)(span->scratch + op->membrane);
+    int32_t c = 0, w;
+    if (span->call->membranes)
+        membrane = span->call->membranes[op->neurons] + (image * size + pixel) * channels;
+    else if (!step)
+        memset(membrane, 0, channels * sizeof *membrane);
+#ifdef LANES
+    w = out->words - 1; /* the others are filled by whole vectors */
+#else
+    w = 0;
+#endif
+    for (; w < out->words; w++)
+        words[w] = 0;
+#ifdef LANES
+    {
+        uint8_t *const bits = (uint8_t *)words;
+        const int halving = op->leak == 32768;
+        if (scaled && halving)
+            c = fire_vectors(op, 1, 1, current, membrane, out->channels, bits);
+        else if (scaled)
+            c = fire_vectors(op, 1, 0, current, membrane, out->channels, bits);
+        else
+            c = fire_vectors(op, 0, 0, current, membrane, out->channels, bits);
+    }
+#endif
+    (void)scaled;
+    fire(current, membrane, c, out->channels, op->leak, op->threshold, spikes);
+    pack(spikes, c, out->channels, words);
     if (span->call->records) {
         const size_t time = (size_t)(span->first_step + step) * (size_t)span->call->batch + image;
-        memcpy(span->call->records[op->neurons] + (time * size + pixel) * channels, spikes, channels);
+        uint8_t *const record = span->call->records[op->neurons] + (time * size + pixel) * channels;
+        for (c = 0; c < out->channels; c++)
+            record[c] = (uint8_t)(words[c / BSO_WORD_BITS] >> c % BSO_WORD_BITS & 1);
     }
 }
 
@@ -319,156 +394,207 @@ static void fire_pixel(const bso_span *span, const bso_op *op, int32_t step, int
 static void finish_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x, int32_t *sums)
 {
     const int32_t channels = span->values[op->output].channels;
-    scale(sums, op->multiplier, op->offset, channels, op->shift, op->wide);
-    if (op->neurons >= 0)
-        fire_pixel(span, op, step, y, x, sums);
+    int32_t done = 0;
+    const int fused = op->neurons >= 0;
+#ifdef LANES
+    if (fused && !op->wide) /* what fills whole vectors is scaled there */
+        done = channels / LANES * LANES;
+#endif
+    scale(sums, op->multiplier, op->offset, done, channels, op->shift, op->wide);
+    if (fused)
+        fire_pixel(span, op, step, y, x, done > 0, sums);
     else
         memcpy(pixel_of(span, op->output, step, y, x), sums, (size_t)channels * sizeof *sums);
 }
 
-/* Lists of the channels that fire in a row of the input, pixel by pixel, plane by plane, group by group. */
-static void list_row(const bso_span *span, const bso_op *op, int32_t step, int32_t y, uint16_t *lists, uint32_t *ends)
+/* Where the lists of one row of the input at one time step are kept. */
+typedef struct {
+    uint16_t *channels; /* those that fire, pixel by pixel, plane by plane, group by group */
+    uint32_t *ends;     /* of every such list, after a zero */
+    uint32_t *longest;  /* lists of each plane */
+} bso_row_lists;
+
+static bso_row_lists row_lists(const bso_span *span, const bso_op *op, int32_t step, int32_t slot)
 {
     const bso_value *const in = span->values + op->input;
+    const size_t reach = (size_t)(op->dilation[0] * (op->kernel[0] - 1) + 1);
+    const size_t rows = reach < (size_t)in->height ? reach : (size_t)in->height;
+    const size_t number = (size_t)in->width * (size_t)(in->planes * op->groups) + 1 + (size_t)in->planes;
+    const size_t row = (size_t)step * rows + (size_t)slot;
+    bso_row_lists lists;
+    lists.channels = (uint16_t *)(void *)(span->scratch + op->lists) + row * op->list_capacity;
+    lists.longest = (uint32_t *)(void *)(span->scratch + op->ends) + row * number;
+    lists.ends = lists.longest + in->planes;
+    return lists;
+}
+
+/* Lists the channels that fire in a row of the input. */
+static void list_row(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t slot)
+{
+    const bso_value *const in = span->values + op->input;
+    const bso_row_lists lists = row_lists(span, op, step, slot);
     const int32_t part = in->channels / op->groups;
+    uint16_t *out = lists.channels;
+    uint32_t *end = lists.ends;
     int32_t x, p, g, w;
-    for (x = 0; x < in->width; x++, lists += op->list_capacity) {
+    *end = 0;
+    for (p = 0; p < in->planes; p++)
+        lists.longest[p] = 0;
+    for (x = 0; x < in->width; x++) {
         const bso_word *words = (const bso_word *)(const void *)pixel_of(span, op->input, step, y, x);
-        uint16_t *out = lists;
         for (p = 0; p < in->planes; p++, words += in->words)
             for (g = 0; g < op->groups; g++) {
-                const int32_t begin = g * part, end = begin + part;
-                for (w = begin / BSO_WORD_BITS; w * BSO_WORD_BITS < end; w++) {
+                const int32_t first = g * part, last = first + part;
+                uint32_t length;
+                for (w = first / BSO_WORD_BITS; w * BSO_WORD_BITS < last; w++) {
                     bso_word bits = words[w];
-                    if (w * BSO_WORD_BITS < begin)
-                        bits = bits >> (begin - w * BSO_WORD_BITS) << (begin - w * BSO_WORD_BITS);
-                    if ((w + 1) * BSO_WORD_BITS > end)
-                        bits = bits << ((w + 1) * BSO_WORD_BITS - end) >> ((w + 1) * BSO_WORD_BITS - end);
+                    if (w * BSO_WORD_BITS < first)
+                        bits = bits >> (first - w * BSO_WORD_BITS) << (first - w * BSO_WORD_BITS);
+                    if ((w + 1) * BSO_WORD_BITS > last)
+                        bits = bits << ((w + 1) * BSO_WORD_BITS - last) >> ((w + 1) * BSO_WORD_BITS - last);
                     out = list_bits(bits, (uint32_t)(w * BSO_WORD_BITS), out);
                 }
-                *ends++ = (uint32_t)(out - lists);
+                end[1] = (uint32_t)(out - lists.channels);
+                length = end[1] - end[0];
+                lists.longest[p] = length > lists.longest[p] ? length : lists.longest[p];
+                end++;
             }
     }
 }
 
-static void run_count(const bso_span *span, const bso_op *op, int32_t step, int32_t first, int32_t last)
+/* The rows of weights that some channels name, 16 at a time: what is written beyond the end will be overwritten. */
+static inline void append_rows(const uint16_t *restrict channels, uint32_t number, uint32_t base, uint32_t row,
+                               uint32_t *restrict rows)
+{
+    uint32_t k;
+#if defined(BSO_VECTORS) && defined(__AVX512F__)
+    const __m512i begin = _mm512_set1_epi32((int)base), by = _mm512_set1_epi32((int)row);
+    for (k = 0; k < number; k += 16) {
+        const __m512i some = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(channels + k)));
+        _mm512_storeu_si512(rows + k, _mm512_add_epi32(_mm512_mullo_epi32(some, by), begin));
+    }
+#else
+    const uint32_t whole = (number + 15u) & ~15u;
+    for (k = 0; k < whole; k++)
+        rows[k] = base + (uint32_t)channels[k] * row;
+#endif
+}
+
+/* Gathers the rows that the spikes around an output pixel name, one list a plane; returns the number of spikes. */
+static int32_t gather(const bso_span *span, const bso_op *op, int32_t step, int32_t top, int32_t left, int32_t group,
+                      uint32_t lengths[15])
+{
+    const bso_value *const in = span->values + op->input;
+    const int32_t down = op->dilation[0], across = op->dilation[1], planes = in->planes, groups = op->groups;
+    const int32_t reach = down * (op->kernel[0] - 1) + 1;
+    const uint32_t row = op->row, tap_size = (uint32_t)in->channels * row;
+    const uint32_t no_row = (uint32_t)(op->kernel[0] * op->kernel[1]) * tap_size; /* zeros */
+    uint32_t *const rows = (uint32_t *)(void *)(span->scratch + op->rows);
+    int32_t i, j, p, first = 0, last = op->kernel[1], slot = top % reach, arrived = 0;
+    slot += slot < 0 ? reach : 0;
+    while (first < last && left + first * across < 0)
+        first++;
+    while (first < last && left + (last - 1) * across >= in->width)
+        last--;
+    for (p = 0; p < planes; p++)
+        lengths[p] = 0;
+    for (i = 0; i < op->kernel[0]; i++, slot += down) {
+        const int32_t y = top + i * down;
+        bso_row_lists lists;
+        if (slot >= reach)
+            slot -= reach;
+        if (y < 0 || y >= in->height)
+            continue;
+        lists = row_lists(span, op, step, slot);
+        for (p = 0; p < planes; p++) {
+            /* As many are copied from every list as the longest has: a number that the processor can foresee. */
+            const uint32_t longest = lists.longest[p];
+            uint32_t *list = rows + (size_t)p * op->row_capacity + lengths[p];
+            if (longest)
+                for (j = first; j < last; j++) {
+                    const uint32_t *const end = lists.ends + ((left + j * across) * planes + p) * groups + group;
+                    append_rows(lists.channels + end[0], longest, (uint32_t)(i * op->kernel[1] + j) * tap_size, row, list);
+                    list += end[1] - end[0];
+                }
+            lengths[p] = (uint32_t)(list - (rows + (size_t)p * op->row_capacity));
+        }
+    }
+    for (p = 0; p < planes; p++) {
+        arrived += (int32_t)(lengths[p] << p);
+        for (; lengths[p] & 3; lengths[p]++)
+            rows[(size_t)p * op->row_capacity + lengths[p]] = no_row;
+    }
+    return arrived;
+}
+
+static void run_count(const bso_span *span, const bso_op *op, int32_t steps, int32_t first, int32_t last)
 {
     const bso_value *const in = span->values + op->input, *const out = span->values + op->output;
     const int32_t reach = op->dilation[0] * (op->kernel[0] - 1) + 1; /* rows whose lists are kept */
-    const int32_t part = out->channels / op->groups, sublists = in->planes * op->groups;
-    const uint32_t no_row = (uint32_t)(op->kernel[0] * op->kernel[1] * in->channels) * op->row; /* zeros */
+    const int32_t part = out->channels / op->groups;
     const uint8_t *const weight = op->weight;
-    uint16_t *const lists = (uint16_t *)(void *)(span->scratch + op->lists);
-    uint32_t *const ends = (uint32_t *)(void *)(span->scratch + op->ends);
-    uint32_t *const rows = (uint32_t *)(void *)(span->scratch + op->rows);
+    const uint32_t *const rows = (const uint32_t *)(const void *)(span->scratch + op->rows);
     int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);
-    int32_t y, x, i, j, g, p, listed = 0;
-    memset(span->scratch + op->spikes, 0, (size_t)out->words * BSO_WORD_BITS);
+    int32_t y, x, g, step, listed = 0;
     for (y = first; y < last; y++) {
         const int32_t top = y * op->stride[0] - op->padding[0];
-        for (listed = listed > top ? listed : top > 0 ? top : 0; listed < in->height && listed < top + reach; listed++) {
-            const size_t slot = (size_t)(listed % reach) * (size_t)in->width;
-            list_row(span, op, step, listed, lists + slot * op->list_capacity, ends + slot * (size_t)sublists);
-        }
-        for (x = 0; x < out->width; x++) {
-            const int32_t left = x * op->stride[1] - op->padding[1];
-            for (g = 0; g < op->groups; g++) {
-                uint32_t lengths[15], done;
-                int32_t arrived = 0;
-                for (p = 0; p < in->planes; p++) {
-                    uint32_t *const list = rows + (size_t)p * op->row_capacity;
-                    uint32_t length = 0;
-                    for (i = 0; i < op->kernel[0]; i++) {
-                        const int32_t from_y = top + i * op->dilation[0];
-                        if (from_y < 0 || from_y >= in->height)
-                            continue;
-                        for (j = 0; j < op->kernel[1]; j++) {
-                            const int32_t from_x = left + j * op->dilation[1];
-                            const size_t slot = (size_t)(from_y % reach) * (size_t)in->width + (size_t)from_x;
-                            const uint32_t base = (uint32_t)((i * op->kernel[1] + j) * in->channels) * op->row;
-                            const int32_t sublist = p * op->groups + g;
-                            const uint32_t *end;
-                            const uint16_t *channel;
-                            uint32_t begin, number, k, n;
-                            if (from_x < 0 || from_x >= in->width)
-                                continue;
-                            end = ends + slot * (size_t)sublists + sublist;
-                            begin = sublist ? end[-1] : 0;
-                            number = *end - begin;
-                            channel = lists + slot * op->list_capacity + begin;
-                            for (k = 0; k < number; k += 16) /* beyond the end what follows overwrites it */
-                                for (n = k; n < k + 16; n++)
-                                    list[length + n] = base + (uint32_t)channel[n] * op->row;
-                            length += number;
-                        }
+        for (listed = listed > top ? listed : top > 0 ? top : 0; listed < in->height && listed < top + reach; listed++)
+            for (step = 0; step < steps; step++)
+                list_row(span, op, step, listed, listed % reach);
+        for (x = 0; x < out->width; x++)
+            for (step = 0; step < steps; step++) {
+                const int32_t left = x * op->stride[1] - op->padding[1];
+                for (g = 0; g < op->groups; g++) {
+                    uint32_t lengths[15], done, width;
+                    const int32_t arrived = gather(span, op, step, top, left, g, lengths);
+                    for (done = 0; done * 8 < (uint32_t)part; done += width) {
+                        uint8_t planes[BSO_MAX_PLANES * WIDEST];
+                        const int used = count_rows(weight + done, rows, lengths, op->row_capacity, in->planes,
+                                                    op->row - done, planes, &width);
+                        const int32_t channels = part - (int32_t)done * 8, most = (int32_t)width * 8;
+                        expand(planes, width, used, channels < most ? channels : most, 2, arrived,
+                               sums + g * part + (int32_t)done * 8);
                     }
-                    arrived += (int32_t)(length << p);
-                    for (; length & 3; length++)
-                        list[length] = no_row;
-                    lengths[p] = length;
                 }
-                for (done = 0; done * 8 < (uint32_t)part;) {
-                    uint8_t planes[BSO_MAX_PLANES * WIDEST];
-                    uint32_t width;
-                    const int used = count_rows(weight + done, rows, lengths, op->row_capacity, in->planes,
-                                                op->row - done, planes, &width);
-                    const int32_t channels = part - (int32_t)done * 8;
-                    expand(planes, width, used, channels < (int32_t)width * 8 ? channels : (int32_t)width * 8, 2,
-                           arrived, sums + g * part + (int32_t)done * 8);
-                    done += width;
-                }
+                finish_pixel(span, op, step, y, x, sums);
             }
-            finish_pixel(span, op, step, y, x, sums);
-        }
     }
 }
 
-/* sums[o] = Σ values[n] · weight[rows[n]][o]; writes up to 15 beyond. Sums wrap around on the way, not at the end. */
+/* sums[o] = Σ values[n] · weight[rows[n]][o], for an even number of rows; writes up to 15 beyond. Sums may wrap around on
+   the way, not at the end. */
 static void multiply(const uint8_t *weight, const uint32_t *rows, const int32_t *values, uint32_t number,
                      int32_t channels, int32_t *sums)
 {
     int32_t c;
     uint32_t n;
-#ifdef BSO_VECTORS
-    typedef int16_t narrow __attribute__((vector_size(32)));
-    typedef int32_t signed_lanes __attribute__((vector_size(64)));
-    typedef uint32_t lanes __attribute__((vector_size(64)));
-#define WEIGHTS(at) (memcpy(&w, at, sizeof w), (lanes)__builtin_convertvector(w, signed_lanes))
-    narrow w;
-    for (c = 0; c + 64 <= channels; c += 64) {
+#if defined(BSO_VECTORS) && defined(__AVX2__)
+    /* Two rows at a time: 16-bit products in pairs. */
+    for (c = 0; c < channels; c += 16) {
         const uint8_t *const block = weight + (size_t)c * 2;
-        lanes a = {0}, b = {0}, d = {0}, e = {0};
-        for (n = 0; n < number; n++) {
-            const uint8_t *const row = block + rows[n];
-            const uint32_t x = (uint32_t)values[n];
-            a += WEIGHTS(row) * x;
-            b += WEIGHTS(row + 32) * x;
-            d += WEIGHTS(row + 64) * x;
-            e += WEIGHTS(row + 96) * x;
+        __m256i low = _mm256_setzero_si256(), high = low;
+        for (n = 0; n < number; n += 2) {
+            const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(block + rows[n]));
+            const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(block + rows[n + 1]));
+            const __m256i pair = _mm256_set1_epi32((int)((uint32_t)values[n + 1] << 16 | ((uint32_t)values[n] & 65535u)));
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), pair));
+            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), pair));
         }
-        memcpy(sums + c, &a, 64);
-        memcpy(sums + c + 16, &b, 64);
-        memcpy(sums + c + 32, &d, 64);
-        memcpy(sums + c + 48, &e, 64);
+        _mm256_storeu_si256((__m256i *)(void *)(sums + c), _mm256_permute2x128_si256(low, high, 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(sums + c + 8), _mm256_permute2x128_si256(low, high, 0x31));
     }
-    for (; c < channels; c += 16) {
-        lanes a = {0};
-        for (n = 0; n < number; n++)
-            a += WEIGHTS(weight + rows[n] + (size_t)c * 2) * (uint32_t)values[n];
-        memcpy(sums + c, &a, 64);
-    }
-#undef WEIGHTS
 #else
     memset(sums, 0, (size_t)channels * sizeof *sums);
     for (n = 0; n < number; n++) {
         const int16_t *const row = (const int16_t *)(const void *)(weight + rows[n]);
+        const int32_t x = values[n];
         for (c = 0; c < channels; c++)
-            sums[c] = (int32_t)((uint32_t)sums[c] + (uint32_t)(values[n] * row[c]));
+            sums[c] = (int32_t)((uint32_t)sums[c] + (uint32_t)(x * row[c]));
     }
 #endif
 }
 
-static void run_dense(const bso_span *span, const bso_op *op, int32_t step, int32_t first, int32_t last)
+static void dense_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x)
 {
     const bso_value *const in = span->values + op->input, *const out = span->values + op->output;
     const int32_t part = in->channels / op->groups, made = out->channels / op->groups;
@@ -478,55 +604,42 @@ static void run_dense(const bso_span *span, const bso_op *op, int32_t step, int3
     int32_t *const pixel = (int32_t *)(void *)(span->scratch + op->ends);
     int16_t *const window = (int16_t *)(void *)(span->scratch + op->lists);
     int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);
-    int32_t y, x, i, j, c, g;
-    if (op->neurons >= 0)
-        memset(span->scratch + op->spikes, 0, (size_t)out->words * BSO_WORD_BITS);
-    for (y = first; y < last; y++)
-        for (x = 0; x < out->width; x++) {
-            for (i = 0; i < op->kernel[0]; i++)
-                for (j = 0; j < op->kernel[1]; j++) {
-                    const int32_t from_y = y * op->stride[0] - op->padding[0] + i * op->dilation[0];
-                    const int32_t from_x = x * op->stride[1] - op->padding[1] + j * op->dilation[1];
-                    int16_t *const tap = window + (size_t)(i * op->kernel[1] + j) * (size_t)in->channels;
-                    if (from_y < 0 || from_y >= in->height || from_x < 0 || from_x >= in->width) {
-                        memset(tap, 0, (size_t)in->channels * sizeof *tap);
-                        continue;
-                    }
-                    if (in->kind == BSO_INPUT) {
-                        memcpy(tap, input_pixel(span, op->input, step, from_y, from_x),
-                               (size_t)in->channels * sizeof *tap);
-                        continue;
-                    }
-                    read_pixel(span, op->input, step, from_y, from_x, pixel);
-                    for (c = 0; c < in->channels; c++) {
-                        const int64_t shifted =
-                            ((int64_t)pixel[c] + (INT64_C(1) << op->input_shift >> 1)) >> op->input_shift;
-                        tap[c] = (int16_t)(shifted < -32768 ? -32768 : shifted > 32767 ? 32767 : shifted);
-                    }
-                }
-            for (g = 0; g < op->groups; g++) {
-                uint32_t number = 0;
-                for (i = 0; i < taps; i++)
-                    for (c = g * part; c < (g + 1) * part; c++) {
-                        const uint32_t row = (uint32_t)(i * in->channels + c);
-                        rows[number] = row * op->row;
-                        numbers[number] = window[row];
-                        number += window[row] != 0;
-                    }
-                multiply(op->weight, rows, numbers, number, made, sums + g * made);
+    int32_t i, j, c, g;
+    for (i = 0; i < op->kernel[0]; i++)
+        for (j = 0; j < op->kernel[1]; j++) {
+            const int32_t from_y = y * op->stride[0] - op->padding[0] + i * op->dilation[0];
+            const int32_t from_x = x * op->stride[1] - op->padding[1] + j * op->dilation[1];
+            int16_t *const tap = window + (size_t)(i * op->kernel[1] + j) * (size_t)in->channels;
+            if (from_y < 0 || from_y >= in->height || from_x < 0 || from_x >= in->width) {
+                memset(tap, 0, (size_t)in->channels * sizeof *tap);
+                continue;
             }
-            finish_pixel(span, op, step, y, x, sums);
+            if (in->kind == BSO_INPUT) {
+                const int16_t *const numbers_in = input_pixel(span, op->input, step, from_y, from_x);
+                for (c = 0; c < in->channels; c++)
+                    tap[c] = numbers_in[c];
+                continue;
+            }
+            read_pixel(span, op->input, step, from_y, from_x, pixel);
+            for (c = 0; c < in->channels; c++) {
+                const int64_t shifted = ((int64_t)pixel[c] + (INT64_C(1) << op->input_shift >> 1)) >> op->input_shift;
+                tap[c] = (int16_t)(shifted < -32768 ? -32768 : shifted > 32767 ? 32767 : shifted);
+            }
         }
-}
-
-static void run_lif(const bso_span *span, const bso_op *op, int32_t step, int32_t first, int32_t last)
-{
-    const bso_value *const out = span->values + op->output;
-    int32_t y, x;
-    memset(span->scratch + op->spikes, 0, (size_t)out->words * BSO_WORD_BITS);
-    for (y = first; y < last; y++)
-        for (x = 0; x < out->width; x++)
-            fire_pixel(span, op, step, y, x, (const int32_t *)(const void *)pixel_of(span, op->input, step, y, x));
+    for (g = 0; g < op->groups; g++) {
+        uint32_t number = 0;
+        for (i = 0; i < taps; i++)
+            for (c = g * part; c < (g + 1) * part; c++) {
+                const uint32_t row = (uint32_t)(i * in->channels + c);
+                rows[number] = row * op->row;
+                numbers[number] = window[row];
+                number += window[row] != 0;
+            }
+        rows[number] = 0; /* one more, of no weight, makes the number even */
+        numbers[number] = 0;
+        multiply(op->weight, rows, numbers, (number + 1) & ~1u, made, sums + g * made);
+    }
+    finish_pixel(span, op, step, y, x, sums);
 }
 
 /* number += bits · 2^at, in every channel of a word. */
@@ -604,110 +717,113 @@ static void clip(int32_t begin, int32_t size, int32_t low, int32_t high, int32_t
     out[1] = begin + size < high ? begin + size : high;
 }
 
-static void run_pool(const bso_span *span, const bso_op *op, int32_t step, int32_t first, int32_t last)
+static void pool_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x)
 {
-    const bso_value *const in = span->values + op->input, *const out = span->values + op->output;
-    int32_t y, x, window[4], padded[4];
-    for (y = first; y < last; y++)
-        for (x = 0; x < out->width; x++) {
-            const int32_t top = y * op->stride[0] - op->padding[0], left = x * op->stride[1] - op->padding[1];
-            const int32_t above = op->count_padding ? op->padding[0] : 0;
-            const int32_t beside = op->count_padding ? op->padding[1] : 0;
-            clip(top, op->kernel[0], 0, in->height, window);
-            clip(left, op->kernel[1], 0, in->width, window + 2);
-            clip(top, op->kernel[0], -above, in->height + above, padded);
-            clip(left, op->kernel[1], -beside, in->width + beside, padded + 2);
-            if (in->kind == BSO_BITS)
-                pool_bits(span, op, step, y, x, window);
-            else
-                pool_fixed(span, op, step, y, x, window,
-                           (int64_t)(padded[1] - padded[0]) * (padded[3] - padded[2]));
-        }
+    const bso_value *const in = span->values + op->input;
+    const int32_t top = y * op->stride[0] - op->padding[0], left = x * op->stride[1] - op->padding[1];
+    const int32_t above = op->count_padding ? op->padding[0] : 0, beside = op->count_padding ? op->padding[1] : 0;
+    int32_t window[4], padded[4];
+    clip(top, op->kernel[0], 0, in->height, window);
+    clip(left, op->kernel[1], 0, in->width, window + 2);
+    clip(top, op->kernel[0], -above, in->height + above, padded);
+    clip(left, op->kernel[1], -beside, in->width + beside, padded + 2);
+    if (in->kind == BSO_BITS)
+        pool_bits(span, op, step, y, x, window);
+    else
+        pool_fixed(span, op, step, y, x, window, (int64_t)(padded[1] - padded[0]) * (padded[3] - padded[2]));
 }
 
-static void run_add(const bso_span *span, const bso_op *op, int32_t step, int32_t first, int32_t last)
+static void add_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x)
 {
     const bso_value *const a = span->values + op->input, *const b = span->values + op->other;
     const bso_value *const out = span->values + op->output;
-    int32_t y, x, c, w, p;
-    for (y = first; y < last; y++)
-        for (x = 0; x < out->width; x++) {
-            const void *const from = pixel_of(span, op->input, step, y, x);
-            const void *const other = pixel_of(span, op->other, step, y, x);
-            void *const to = pixel_of(span, op->output, step, y, x);
-            if (out->kind == BSO_FIXED) {
-                for (c = 0; c < out->channels; c++) {
-                    const int64_t sum = (int64_t)((const int32_t *)from)[c] + ((const int32_t *)other)[c];
-                    ((int32_t *)to)[c] = (int32_t)(sum > LARGEST ? LARGEST : sum < -LARGEST ? -LARGEST : sum);
-                }
-                continue;
-            }
-            for (w = 0; w < out->words; w++) {
-                bso_word carry = 0;
-                for (p = 0; p < out->planes; p++) {
-                    const bso_word one = p < a->planes ? ((const bso_word *)from)[p * out->words + w] : 0;
-                    const bso_word two = p < b->planes ? ((const bso_word *)other)[p * out->words + w] : 0;
-                    ((bso_word *)to)[p * out->words + w] = one ^ two ^ carry;
-                    carry = (one & two) | ((one ^ two) & carry);
-                }
-            }
+    const void *const from = pixel_of(span, op->input, step, y, x);
+    const void *const other = pixel_of(span, op->other, step, y, x);
+    void *const to = pixel_of(span, op->output, step, y, x);
+    int32_t c, w, p;
+    if (out->kind == BSO_FIXED) {
+        for (c = 0; c < out->channels; c++) {
+            const int64_t sum = (int64_t)((const int32_t *)from)[c] + ((const int32_t *)other)[c];
+            ((int32_t *)to)[c] = (int32_t)(sum > LARGEST ? LARGEST : sum < -LARGEST ? -LARGEST : sum);
         }
+        return;
+    }
+    for (w = 0; w < out->words; w++) {
+        bso_word carry = 0;
+        for (p = 0; p < out->planes; p++) {
+            const bso_word one = p < a->planes ? ((const bso_word *)from)[p * out->words + w] : 0;
+            const bso_word two = p < b->planes ? ((const bso_word *)other)[p * out->words + w] : 0;
+            ((bso_word *)to)[p * out->words + w] = one ^ two ^ carry;
+            carry = (one & two) | ((one ^ two) & carry);
+        }
+    }
 }
 
 /* Copies one value into the channels of the result that begin at `other`. */
-static void run_concat(const bso_span *span, const bso_op *op, int32_t step, int32_t first, int32_t last)
+static void concat_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x)
 {
     const bso_value *const in = span->values + op->input, *const out = span->values + op->output;
     const int32_t word = op->other / BSO_WORD_BITS, bit = op->other % BSO_WORD_BITS;
-    int32_t y, x, w, p;
-    for (y = first; y < last; y++)
-        for (x = 0; x < out->width; x++) {
-            const void *const from = pixel_of(span, op->input, step, y, x);
-            void *const to = pixel_of(span, op->output, step, y, x);
-            if (out->kind == BSO_FIXED) {
-                memcpy((int32_t *)to + op->other, from, (size_t)in->channels * sizeof(int32_t));
-                continue;
-            }
-            if (!op->other)
-                memset(to, 0, (size_t)out->planes * (size_t)out->words * sizeof(bso_word));
-            for (p = 0; p < in->planes; p++)
-                for (w = 0; w < in->words; w++) {
-                    const bso_word bits = ((const bso_word *)from)[p * in->words + w];
-                    bso_word *const at = (bso_word *)to + p * out->words + word + w;
-                    at[0] |= bits << bit;
-                    if (bit && word + w + 1 < out->words)
-                        at[1] |= bits >> (BSO_WORD_BITS - bit);
-                }
+    const void *const from = pixel_of(span, op->input, step, y, x);
+    void *const to = pixel_of(span, op->output, step, y, x);
+    int32_t w, p;
+    if (out->kind == BSO_FIXED) {
+        memcpy((int32_t *)to + op->other, from, (size_t)in->channels * sizeof(int32_t));
+        return;
+    }
+    if (!op->other)
+        memset(to, 0, (size_t)out->planes * (size_t)out->words * sizeof(bso_word));
+    for (p = 0; p < in->planes; p++)
+        for (w = 0; w < in->words; w++) {
+            const bso_word bits = ((const bso_word *)from)[p * in->words + w];
+            bso_word *const at = (bso_word *)to + p * out->words + word + w;
+            at[0] |= bits << bit;
+            if (bit && word + w + 1 < out->words)
+                at[1] |= bits >> (BSO_WORD_BITS - bit);
         }
 }
 
-static void run_scale(const bso_span *span, const bso_op *op, int32_t step, int32_t first, int32_t last)
+static void scale_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x)
 {
-    const bso_value *const out = span->values + op->output;
+    const int32_t channels = span->values[op->output].channels;
     int32_t *const pixel = (int32_t *)(void *)(span->scratch + op->sums);
-    int32_t y, x;
-    for (y = first; y < last; y++)
-        for (x = 0; x < out->width; x++) {
-            read_pixel(span, op->input, step, y, x, pixel);
-            scale(pixel, op->multiplier, op->offset, out->channels, op->shift, op->wide);
-            memcpy(pixel_of(span, op->output, step, y, x), pixel, (size_t)out->channels * sizeof *pixel);
-        }
+    read_pixel(span, op->input, step, y, x, pixel);
+    scale(pixel, op->multiplier, op->offset, 0, channels, op->shift, op->wide);
+    memcpy(pixel_of(span, op->output, step, y, x), pixel, (size_t)channels * sizeof *pixel);
 }
 
 /* ---- the network ---- */
 
-static void run_rows(const bso_span *span, const bso_op *op, int32_t step, int32_t first, int32_t last)
+static void run_pixel(const bso_span *span, const bso_op *op, int32_t step, int32_t y, int32_t x)
 {
     switch (op->op) {
-    case BSO_COUNT: run_count(span, op, step, first, last); break;
-    case BSO_DENSE: run_dense(span, op, step, first, last); break;
-    case BSO_LIF: run_lif(span, op, step, first, last); break;
+    case BSO_DENSE: dense_pixel(span, op, step, y, x); break;
+    case BSO_LIF:
+        fire_pixel(span, op, step, y, x, 0, (const int32_t *)(const void *)pixel_of(span, op->input, step, y, x));
+        break;
     case BSO_AVERAGE_POOL:
-    case BSO_MAX_POOL: run_pool(span, op, step, first, last); break;
-    case BSO_ADD: run_add(span, op, step, first, last); break;
-    case BSO_CONCAT: run_concat(span, op, step, first, last); break;
-    default: run_scale(span, op, step, first, last);
+    case BSO_MAX_POOL: pool_pixel(span, op, step, y, x); break;
+    case BSO_ADD: add_pixel(span, op, step, y, x); break;
+    case BSO_CONCAT: concat_pixel(span, op, step, y, x); break;
+    default: scale_pixel(span, op, step, y, x);
     }
+}
+
+/* Some rows of what a layer makes, all time steps of a pixel before the next pixel: its membranes stay near. */
+static void run_rows(const bso_span *span, const bso_op *op, int32_t steps, int32_t first, int32_t last)
+{
+    const bso_value *const out = span->values + op->output;
+    int32_t y, x, step;
+    if (op->neurons >= 0)
+        memset(span->scratch + op->spikes, 0, (size_t)out->words * BSO_WORD_BITS);
+    if (op->op == BSO_COUNT) {
+        run_count(span, op, steps, first, last);
+        return;
+    }
+    for (y = first; y < last; y++)
+        for (x = 0; x < out->width; x++)
+            for (step = 0; step < steps; step++)
+                run_pixel(span, op, step, y, x);
 }
 
 /* Waits until all threads are here. */
@@ -753,8 +869,8 @@ void bso_run(const bso_call *call, int32_t rank)
                 const int32_t first = height * share / sharing, last = height * (share + 1) / sharing;
                 if (op->still && span.first_step)
                     continue;
-                for (step = 0; step < (op->still ? 1 : steps) && first < last; step++)
-                    run_rows(&span, op, step, first, last);
+                if (first < last)
+                    run_rows(&span, op, op->still ? 1 : steps, first, last);
                 if (sharing > 1)
                     wait_for_all(call);
             }

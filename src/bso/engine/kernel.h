@@ -49,7 +49,7 @@ typedef struct {
     int32_t leak, threshold;
     uint32_t row; /* bytes from one row of weights to the next */
     /* Scratch: bytes from the beginning of a thread's own part, a multiple of 64; capacities in elements. */
-    size_t lists, ends, rows, sums, spikes, list_capacity, row_capacity;
+    size_t lists, ends, rows, sums, spikes, membrane, list_capacity, row_capacity;
     const void *weight;
     const int32_t *multiplier, *offset;
 } bso_op;
@@ -67,7 +67,8 @@ typedef struct {
     int32_t num_frames;        /* 1: a still input, else time_steps */
     int32_t batch, time_steps;
     int32_t chunk;             /* time steps that a layer computes before the next one; values have room for so many */
-    int32_t *const *membranes; /* one a layer of neurons, [batch][height][width][channels] */
+    int32_t *const *membranes; /* one a layer of neurons, [batch][height][width][channels]; or NULL if chunk is at least
+                                  time_steps: then they begin at 0 and are forgotten */
     uint8_t *const *records;   /* the same with time_steps before; or NULL */
     int64_t *outputs;          /* [batch][channels], summed over time */
     uint8_t *workspace;        /* values, then scratch of each thread; 64-byte aligned */

@@ -26,7 +26,7 @@ _ALIGNMENT = 64
 _SLACK = 32  # elements that vectors may write beyond the last one
 _WEIGHT_SLACK = 64  # bytes that vectors may read beyond the last row
 _CHUNK_BYTES = 2**22
-_MAX_CHUNK = 8
+_MAX_CHUNK = 16
 _KINDS = {"input": 0, "spikes": 1, "counts": 1, "fixed": 2}
 _COUNT, _DENSE, _LIF, _AVERAGE_POOL, _MAX_POOL, _ADD, _CONCAT, _SCALE = range(8)
 _Integer, _Pair, _Size, _Pointer = ctypes.c_int32, ctypes.c_int32 * 2, ctypes.c_size_t, ctypes.c_void_p
@@ -50,7 +50,7 @@ class OpTable(ctypes.Structure):
         + _fields(_Pair, "kernel stride padding dilation")
         + _fields(_Integer, "groups input_shift shift wide count_padding neurons leak threshold")
         + _fields(ctypes.c_uint32, "row")
-        + _fields(_Size, "lists ends rows sums spikes list_capacity row_capacity")
+        + _fields(_Size, "lists ends rows sums spikes membrane list_capacity row_capacity")
         + _fields(_Pointer, "weight multiplier offset")
     )
 
@@ -207,7 +207,7 @@ def plan(artifact: Artifact, still: bool, time_steps: int, word_bits: Literal[32
                 op.count_padding = isinstance(layer, AveragePool) and layer.count_padding
             if isinstance(layer, Synapse | Pool):
                 op.kernel, op.stride, op.padding = layer.kernel, layer.stride, layer.padding
-            scratch_bytes = max(scratch_bytes, _lay_scratch(op, tables[op.input], tables[op.output], word_bits))
+            scratch_bytes = max(scratch_bytes, _lay_scratch(op, tables[op.input], tables[op.output], chunk, word_bits))
             ops.append(op)
             layers.append(i)
     return Plan(ops, layers, tables, chunk, values_bytes, scratch_bytes)
@@ -251,16 +251,18 @@ def _place(tables: Sequence[ValueTable], sizes: Sequence[int], lives: Sequence[t
     return max(stop for _, stop, _ in placed)
 
 
-def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, word_bits: int) -> int:
+def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, word_bits: int) -> int:
     """Gives the parts of an op's scratch their places, and returns the bytes of all."""
     taps, part = op.kernel[0] * op.kernel[1], taken.channels // op.groups
-    parts = {"sums": 4 * (max(taken.channels, made.channels) + _SLACK), "spikes": made.words * word_bits}
+    parts = {"sums": 4 * (max(taken.channels, made.channels) + _SLACK)}
+    if op.neurons >= 0:
+        parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.channels}
     if op.op == _COUNT:
-        reach = op.dilation[0] * (op.kernel[0] - 1) + 1
-        pixels = min(reach, taken.height) * taken.width
-        op.list_capacity, op.row_capacity = taken.planes * taken.channels + _SLACK, taps * part + _SLACK
-        parts["lists"] = 2 * op.list_capacity * pixels
-        parts["ends"] = 4 * pixels * taken.planes * op.groups
+        rows = chunk * min(op.dilation[0] * (op.kernel[0] - 1) + 1, taken.height)
+        op.list_capacity = taken.width * taken.planes * taken.channels + part + _SLACK
+        op.row_capacity = (taps + 1) * part + _SLACK
+        parts["lists"] = 2 * rows * op.list_capacity
+        parts["ends"] = 4 * rows * (taken.width * taken.planes * op.groups + 1 + taken.planes)
         parts["rows"] = 4 * taken.planes * op.row_capacity
     elif op.op == _DENSE:
         op.row_capacity = taps * part + 1
@@ -335,10 +337,10 @@ class Native:
         self,
         frames: np.ndarray,
         time_steps: int,
-        membranes: Sequence[np.ndarray],
+        membranes: Sequence[np.ndarray] | None,
         record: Sequence[np.ndarray] | None = None,
     ) -> np.ndarray:
-        """See `bso.engine.plain.Plain.run`."""
+        """See `bso.engine.plain.Plain.run`; without `membranes` they begin at zero and are forgotten."""
         still, batch = len(frames) == 1, frames.shape[1]
         frames = np.ascontiguousarray(frames, np.int16)
         total = np.zeros((batch, len(self.artifact.classes)), np.int64)
@@ -348,6 +350,11 @@ class Native:
             values = layout.values_bytes * (1 if by_rows else self.threads)
             workspace = self._reserve(values + layout.scratch_bytes * self.threads)
             barrier = np.zeros(2, np.uint32)
+            if membranes is None and layout.chunk < time_steps:
+                shapes = [self.artifact.values[i + 1].shape for i in self.artifact.lifs]
+                membranes = [np.zeros((batch, *sides, channels), np.int32) for channels, *sides in shapes]
+            membrane_table = None if membranes is None else _pointers(membranes, np.int32)
+            record_table = None if record is None else _pointers(record, np.uint8)
             call = _CallTable(
                 model=ctypes.addressof(model),
                 frames=frames.ctypes.data,
@@ -355,7 +362,8 @@ class Native:
                 batch=batch,
                 time_steps=time_steps,
                 chunk=layout.chunk,
-                membranes=ctypes.addressof(membrane_table := _pointers(membranes, np.int32)),
+                membranes=membrane_table and ctypes.addressof(membrane_table),
+                records=record_table and ctypes.addressof(record_table),
                 outputs=total.ctypes.data,
                 workspace=workspace,
                 values_bytes=layout.values_bytes,
@@ -364,11 +372,7 @@ class Native:
                 by_rows=by_rows,
                 barrier=barrier.ctypes.data,
             )
-            record_table = None if record is None else _pointers(record, np.uint8)
-            if record_table is not None:
-                call.records = ctypes.addressof(record_table)
             self._start(call)
-            del membrane_table
         return total
 
     def _start(self, call: _CallTable) -> None:
