@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import subprocess
@@ -37,9 +38,9 @@ def test_the_example_of_an_own_data_set_learns() -> None:
     assert names["result"].accuracy > 0.9
 
 
-def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path) -> None:
-    monkeypatch.setattr(demo, "EPOCHS", 3)
-    assert cli.main(["demo", "--seed", "1", "--json", "--out", str(tmp_path)]) == 0
+def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
+    monkeypatch.setattr(demo, "CONFIG", dataclasses.replace(demo.CONFIG, epochs=3))
+    assert cli.main(["demo", "--seed", "1", "--out", str(tmp_path), "--json"]) == 0
     output = capsys.readouterr().out
     assert output.count("\n") == 1
     result = json.loads(output)
@@ -53,10 +54,11 @@ def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch
     text = demo.describe_demo(result)
     assert "test accuracy" in text
     assert "firing rates" in text
+    assert "confusion matrix" in (tmp_path / "report.html").read_text()
 
 
-def test_demo_is_reproducible_from_its_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(demo, "EPOCHS", 1)
+def test_demo_is_reproducible_from_its_seed(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(demo, "CONFIG", dataclasses.replace(demo.CONFIG, epochs=1))
     first, second, other = (demo.run_demo(seed, tmp_path) for seed in (3, 3, 4))
     for result in (first, second, other):
         del result["train_seconds"], result["seed"]

@@ -47,7 +47,9 @@ class Plain:
         layers, total = self.artifact.layers, np.zeros((frames.shape[1], len(self.artifact.classes)), np.int64)
         if membranes is None:
             shapes = [self.artifact.values[i + 1].shape for i in self.artifact.lifs]
-            membranes = [np.zeros((len(total), height, width, channels), np.int32) for channels, height, width in shapes]
+            membranes = [
+                np.zeros((len(total), height, width, channels), np.int32) for channels, height, width in shapes
+            ]
         values: list[np.ndarray] = [frames[0].astype(np.int32)] + [frames] * len(layers)
         still = [len(frames) == 1]
         for layer in layers:
