@@ -13,7 +13,11 @@ import bso
 from bso.bits import split_parameters
 from bso.bptt import bptt_update
 from bso.checkpoint import write_atomically
-from bso.evaluation import over_time
+from bso.convert import export
+from bso.data.loader import Loader
+from bso.deployed import Deployed
+from bso.engine import load
+from bso.evaluation import over_time, predict
 from bso.loss import step_loss
 from bso.memory import peak_bytes
 from bso.online import online_update
@@ -43,12 +47,13 @@ def _first_update(x: Tensor, y: Tensor, *, latent: bool) -> None:
 
 
 def run_demo(seed: int, out: Path) -> dict[str, Any]:
-    """Trains, evaluates, measures and writes report.html; progress goes to standard error.
+    """Trains, measures, exports, checks the export and writes a report; progress goes to standard error.
 
     Args:
         seed: Seeds weights and the order of the batches.
-        out: The folder for the report.
+        out: The folder for model.bso and report.html.
     """
+    out.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(CONFIG, seed=seed)
     # Images of 8 × 8 are too small to share between threads: two gain little, and on a busy machine they wait for
     # each other.
@@ -62,6 +67,11 @@ def run_demo(seed: int, out: Path) -> dict[str, Any]:
             bar.set_description(f"epoch {epoch + 1}/{config.epochs}, test accuracy {line['test_accuracy']:.3f}")
     torch.set_num_threads(threads)
 
+    test = trainer.test_loader
+    exported = export(
+        trainer.net, out / "model.bso", data=test.dataset, time_steps=config.time_steps, samples=len(test.dataset)
+    )
+    assert exported.changes is not None
     first, last = trainer.history[0], trainer.history[-1]
     batch = next(trainer.train_loader.epoch(0))
     record = RunRecord(
@@ -80,7 +90,8 @@ def run_demo(seed: int, out: Path) -> dict[str, Any]:
         "samples": len(trainer.test_loader.dataset),
         "seed": seed,
         "train_seconds": round(sum(line["seconds"] for line in trainer.history), 2),
-        "model_bytes": size.stored_bytes,
+        "model": exported.path,
+        "model_bytes": exported.bytes,
         "real_model_bytes": size.real_bytes,
         "binary_weights": size.binary_weights,
         "training_bytes": peak_bytes(functools.partial(_first_update, *batch, latent=False)),
@@ -88,8 +99,21 @@ def run_demo(seed: int, out: Path) -> dict[str, Any]:
         "flip_ratio_first_epoch": first["flip_ratio"],
         "flip_ratio_last_epoch": last["flip_ratio"],
         "firing_rates": last["firing_rates"],
+        "exported_accuracy": exported.changes.accuracy_after,
+        "exported_predictions_changed": exported.changes.predictions,
+        "exported_outputs_wrong": _wrong_outputs(exported.path, exported.module, test),
         "report": str(out / "report.html"),
     }
+
+
+@torch.no_grad()
+def _wrong_outputs(path: str, module: Deployed, test: Loader) -> int:
+    """In how many outputs the engine, from the file alone, differs from the deployed network in torch."""
+    engine, wrong = load(path), 0
+    for inputs, _ in test.ordered():
+        total = predict(module, module.integers(inputs), CONFIG.time_steps)
+        wrong += int((total.numpy() != engine.outputs(inputs.numpy())).sum())
+    return wrong
 
 
 def describe_demo(result: dict[str, Any]) -> str:
@@ -108,6 +132,9 @@ def describe_demo(result: dict[str, Any]) -> str:
         f"  flips            {result['flip_ratio_first_epoch']:.2%} of the weights an update in the first "
         f"epoch, {result['flip_ratio_last_epoch']:.4%} in the last\n"
         f"  firing rates     {rates}\n"
+        f"  exported         {result['model']}, {result['exported_accuracy']:.1%} without torch, "
+        f"{result['exported_outputs_wrong']} outputs differ from the check in torch\n"
+        f"                   try: bso inspect {result['model']}\n"
         f"  report           {result['report']}"
     )
 

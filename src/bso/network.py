@@ -140,9 +140,14 @@ class Sequential(_Composition):
                 flow = _follow(layer, flow, prefix + name)
         return flow
 
+    input_shape: tuple[int, ...] | None = None
+    """Of one sample, as last seen: what `bso.export` needs to know."""
+
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
         states = []
+        if isinstance(x, Tensor):
+            self.input_shape = tuple(x.shape[1:])
         for layer, past in self._with_states(state):
             x, now = _step(layer, x, past)
             states.append(now)

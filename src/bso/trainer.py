@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-import bso
 from bso import checkpoint, surrogate
 from bso.bits import BinaryParameter, split_parameters
 from bso.bptt import bptt_update
 from bso.checkpoint import Checkpoints
 from bso.data.augment import Augmentation
 from bso.data.dataset import Dataset
+from bso.data.finder import named
 from bso.data.loader import Loader
 from bso.distributed import World, average_buffers, average_gradients, check_identical, summed
 from bso.errors import UserError
@@ -69,21 +69,12 @@ def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:
 
     With `validation_samples`, what to measure on is a part of the training set that is not trained on.
     """
-    if config.dataset == "folder" and root is None:
-        raise UserError("the recipe trains on your own data; say where it is with --data DIR (a folder a class).")
-    settings: dict[str, Any] = {}
-    if config.dataset in ("imagenet", "dvs_cifar10", "nmnist", "folder") and config.image_size:
-        settings["size"] = config.image_size
-    if config.dataset in ("dvs_cifar10", "nmnist", "folder"):
-        settings["time_steps"] = config.time_steps
-    if config.dataset != "digits":
-        settings["root"] = root
-    reader: Callable[..., Dataset] = getattr(bso.data, config.dataset)
-    train = reader(split="train", **settings)
+    settings = {"size": config.image_size, "time_steps": config.time_steps}
+    train = named(config.dataset, "train", root, **settings)
     if config.validation_samples:
         train, test = without_some_samples(train, config.validation_samples)
     else:
-        test = reader(split="val" if config.dataset == "imagenet" else "test", **settings)
+        test = named(config.dataset, "test", root, **settings)
     return some_samples(train, config.train_samples or len(train)), test
 
 
