@@ -87,7 +87,7 @@ def _drawn(figure: dict[str, Any]) -> str:
         return matrix_chart(figure["title"], figure["rows"], row_names=names, column_names=names, axes=axes)
     axes = {key: figure[key] for key in ("log_x", "log_y") if key in figure}
     lines = {name: [(x, y) for x, y in points] for name, points in figure["lines"].items()}
-    return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:.3g}".format, **axes)
+    return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **axes)
 
 
 def _methods(result: dict[str, Any], link: str) -> str:
