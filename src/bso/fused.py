@@ -60,18 +60,21 @@ def find_run(layers: list[nn.Module], start: int, x: Any) -> Run | None:
     """The run of modules from `start` on that one step can replace for the input `x`, if there is one."""
     if not isinstance(x, Tensor) or x.dim() not in (2, 4) or x.dtype not in (torch.float32, torch.float64):
         return None
-    norm = layers[start] if isinstance(layers[start], BatchNorm1d | BatchNorm2d) else None
-    place = start + (norm is not None)
-    neuron = layers[place] if place < len(layers) else None
-    if type(neuron) is not LIF or neuron.gradient.keeps_graph or not torch.is_grad_enabled() or not _plain(neuron):
+    first = layers[start]
+    norm = first if isinstance(first, BatchNorm1d | BatchNorm2d) else None
+    neuron, pool = [*layers[start + (norm is not None) :], None, None][:2]
+    if not isinstance(neuron, LIF) or not _can_fuse(norm, neuron):
         return None
-    if norm is not None and (not norm.training or norm.synchronized or norm.momentum is None or not _plain(norm)):
-        return None
-    if norm is not None and (norm.weight is None or norm.running_mean is None or norm.bias is None):
-        return None
-    pool = layers[place + 1] if place + 1 < len(layers) else None
-    halves = isinstance(pool, nn.AvgPool2d) and _plain(pool) and _halves(pool, x)
-    return Run(norm, neuron, pool if halves and isinstance(pool, nn.AvgPool2d) else None)
+    return Run(norm, neuron, pool if isinstance(pool, nn.AvgPool2d) and _halves(pool, x) else None)
+
+
+def _can_fuse(norm: BatchNorm1d | BatchNorm2d | None, neuron: LIF) -> bool:
+    if type(neuron) is not LIF or neuron.gradient.keeps_graph or not _plain(neuron) or not torch.is_grad_enabled():
+        return False
+    if norm is None:
+        return True
+    known = norm.weight is not None and norm.running_mean is not None and norm.momentum is not None
+    return known and norm.training and not norm.synchronized and _plain(norm)
 
 
 def _plain(module: nn.Module) -> bool:
@@ -82,8 +85,10 @@ def _plain(module: nn.Module) -> bool:
 
 
 def _halves(pool: nn.AvgPool2d, x: Tensor) -> bool:
+    """Whether pooling takes the mean of every two by two pixels, none left over."""
     square = pool.kernel_size in (2, (2, 2)) and pool.stride in (2, (2, 2)) and pool.padding in (0, (0, 0))
-    return square and pool.divisor_override is None and x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
+    even = x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
+    return square and even and pool.divisor_override is None and _plain(pool)
 
 
 def run_step(run: Run, current: Tensor, state: LIFState | None) -> tuple[Activity, LIFState]:
