@@ -43,7 +43,7 @@ typedef struct {
     int32_t output;
     int32_t kernel[2], stride[2], padding[2], dilation[2], groups;
     int32_t input_shift, shift;
-    int32_t wide;   /* 1: products need 64 bits */
+    int32_t wide;   /* 1: products need 64 bits, or results a cut */
     int32_t count_padding;
     int32_t neurons; /* which membrane, or -1: a synapse without neurons of its own */
     int32_t leak, threshold;
