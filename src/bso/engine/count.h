@@ -22,7 +22,7 @@ static inline VECTOR COUNT_JOIN(load, COUNT_BYTES)(const uint8_t *at)
     return bits;
 }
 
-#define ROW(n) COUNT_JOIN(load, COUNT_BYTES)(weight + row[n])
+#define ROW(n) COUNT_JOIN(load, COUNT_BYTES)(tap + row[n])
 
 /* sum += a + b, and what is carried to the next higher bit. Where a ternary instruction gives any function of three, the
    carry is taken from a, b and the new sum: then no register needs a copy. */
@@ -88,20 +88,19 @@ static inline VECTOR COUNT_JOIN(load, COUNT_BYTES)(const uint8_t *at)
             upper[levels++] = carry;                    \
     } while (0)
 
-/* Counts, for every channel, the rows that have its bit set: those of list k, 2^k times. `lengths` are multiples of 4.
-   Writes the bits of the counts, lowest first, and returns how many of them there are. */
-static int COUNT_JOIN(count, COUNT_BYTES)(const uint8_t *weight, const uint32_t *rows, const uint32_t *lengths,
-                                          size_t capacity, int lists, uint8_t *planes)
+/* Counts, for every channel, the rows that have its bit set: those of plane k, 2^k times. Writes the bits of the counts,
+   lowest first, and returns how many of them there are. */
+static int COUNT_JOIN(count, COUNT_BYTES)(const uint8_t *weight, const bso_events *events, uint8_t *planes)
 {
     VECTOR ones, twos, fours, eights, sixteens, upper[BSO_MAX_PLANES - 5], carry;
     uint32_t bound = 0;
-    int levels = 0, list, i;
+    int levels = 0, i;
+    int32_t plane, column;
     memset(&ones, 0, sizeof ones);
     twos = fours = eights = sixteens = ones;
-    for (list = lists - 1; list >= 0; list--) {
-        const uint32_t *row = rows + (size_t)list * capacity;
-        uint32_t left = lengths[list];
-        if (bound) { /* what was counted so far counts twice */
+    for (plane = events->planes - 1; plane >= 0; plane--) {
+        uint32_t rest = 0; /* rows that are not enough for a block, from all columns */
+        if (bound) {       /* what was counted so far counts twice */
             bound *= 2;
             if (bound >> 5) {
                 for (i = levels++; i > 0; i--)
@@ -114,32 +113,50 @@ static int COUNT_JOIN(count, COUNT_BYTES)(const uint8_t *weight, const uint32_t 
             twos = ones;
             memset(&ones, 0, sizeof ones);
         }
-        for (; left >= 32; left -= 32, row += 32) {
-            VECTOR other;
-            ADD_16_ROWS(carry, 0);
-            ADD_16_ROWS(other, 16);
-            FULL_ADD(carry, sixteens, carry, other);
-            bound += 32;
-            ADD_UPPER(carry);
-        }
-        if (left >= 16) {
-            ADD_16_ROWS(carry, 0);
-            HALF_ADD(carry, sixteens);
-            bound += 16;
-            ADD_UPPER(carry);
-            left -= 16;
-            row += 16;
-        }
-        for (; left; left -= 4, row += 4) {
-            VECTOR two_a, two_b;
-            FULL_ADD(two_a, ones, ROW(0), ROW(1));
-            FULL_ADD(two_b, ones, ROW(2), ROW(3));
-            FULL_ADD(carry, twos, two_a, two_b);
-            HALF_ADD(carry, fours);
-            HALF_ADD(carry, eights);
-            HALF_ADD(carry, sixteens);
-            bound += 4;
-            ADD_UPPER(carry);
+        for (column = 0; column <= events->columns; column++) {
+            const int last = column == events->columns;
+            const uint32_t *const end = events->ends + column * events->column_step + plane * events->plane_step;
+            const uint32_t offset = last ? 0 : (uint32_t)(events->first + column) * events->tap_size;
+            const uint32_t *row = last ? events->rest : events->rows + end[0];
+            const uint8_t *const tap = weight + offset;
+            uint32_t left;
+            if (last)
+                for (left = rest; left & 3; left++)
+                    events->rest[left] = events->no_row;
+            else
+                left = end[1] - end[0];
+            for (; left >= 32; left -= 32, row += 32) {
+                VECTOR other;
+                ADD_16_ROWS(carry, 0);
+                ADD_16_ROWS(other, 16);
+                FULL_ADD(carry, sixteens, carry, other);
+                bound += 32;
+                ADD_UPPER(carry);
+            }
+            if (!last) {
+                append_rows(row, left, BLOCK, offset, events->rest + rest);
+                rest += left;
+                continue;
+            }
+            if (left >= 16) {
+                ADD_16_ROWS(carry, 0);
+                HALF_ADD(carry, sixteens);
+                bound += 16;
+                ADD_UPPER(carry);
+                left -= 16;
+                row += 16;
+            }
+            for (; left; left -= 4, row += 4) {
+                VECTOR two_a, two_b;
+                FULL_ADD(two_a, ones, ROW(0), ROW(1));
+                FULL_ADD(two_b, ones, ROW(2), ROW(3));
+                FULL_ADD(carry, twos, two_a, two_b);
+                HALF_ADD(carry, fours);
+                HALF_ADD(carry, eights);
+                HALF_ADD(carry, sixteens);
+                bound += 4;
+                ADD_UPPER(carry);
+            }
         }
     }
     memcpy(planes, &ones, COUNT_BYTES);

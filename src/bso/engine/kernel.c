@@ -59,6 +59,43 @@ typedef int32_t lanes __attribute__((vector_size(LANES * 4)));
 typedef uint32_t unsigned_lanes __attribute__((vector_size(LANES * 4)));
 #endif
 
+/* ---- events ---- */
+
+/* The rows of weights that the spikes in a window name; see gather_columns. */
+typedef struct {
+    const uint32_t *rows, *ends;                    /* ends: of the first column's lists, after where they begin */
+    int32_t planes, plane_step, columns, column_step; /* steps in `ends` */
+    int32_t first;                                  /* tap of the first column */
+    uint32_t tap_size, no_row;                      /* bytes of the weights of one tap; where a row of zeros is */
+    uint32_t *rest;                                 /* room for BLOCK rows a column, and BLOCK more */
+} bso_events;
+
+#define BLOCK 32
+
+/* to[k] = from[k] + offset for `number` rows; vectors write `most` of them, a multiple of 16 when rounded up: what lies
+   beyond the end will be overwritten. */
+static inline void append_rows(const uint32_t *restrict from, uint32_t number, uint32_t most, uint32_t offset,
+                               uint32_t *restrict to)
+{
+    uint32_t k;
+#if defined(BSO_VECTORS) && defined(__AVX512F__)
+    const __m512i more = _mm512_set1_epi32((int)offset);
+    for (k = 0; k < most; k += 16)
+        _mm512_storeu_si512(to + k, _mm512_add_epi32(_mm512_loadu_si512(from + k), more));
+    (void)number;
+#elif defined(BSO_VECTORS) && defined(__AVX2__)
+    const __m256i more = _mm256_set1_epi32((int)offset);
+    for (k = 0; k < most; k += 8)
+        _mm256_storeu_si256((__m256i *)(void *)(to + k),
+                            _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from + k)), more));
+    (void)number;
+#else
+    for (k = 0; k < number; k++)
+        to[k] = from[k] + offset;
+    (void)most;
+#endif
+}
+
 /* ---- counting, at every width that pays here ---- */
 
 #ifdef BSO_VECTORS
@@ -95,33 +132,33 @@ typedef uint32_t unsigned_lanes __attribute__((vector_size(LANES * 4)));
 #endif
 
 /* Counts for as many channels as fit; writes the width of a plane in bytes and returns the number of planes. */
-static int count_rows(const uint8_t *weight, const uint32_t *rows, const uint32_t *lengths, size_t capacity, int lists,
-                      uint32_t bytes_left, uint8_t *planes, uint32_t *width)
+static int count_rows(const uint8_t *weight, const bso_events *events, uint32_t bytes_left, uint8_t *planes,
+                      uint32_t *width)
 {
 #if WIDEST >= 64
     if (bytes_left >= 64) {
         *width = 64;
-        return count64(weight, rows, lengths, capacity, lists, planes);
+        return count64(weight, events, planes);
     }
 #endif
 #if WIDEST >= 32
     if (bytes_left >= 32) {
         *width = 32;
-        return count32(weight, rows, lengths, capacity, lists, planes);
+        return count32(weight, events, planes);
     }
 #endif
 #if WIDEST >= 16
     if (bytes_left >= 16) {
         *width = 16;
-        return count16(weight, rows, lengths, capacity, lists, planes);
+        return count16(weight, events, planes);
     }
 #endif
     (void)bytes_left;
     *width = NARROWEST;
 #if NARROWEST == 8
-    return count8(weight, rows, lengths, capacity, lists, planes);
+    return count8(weight, events, planes);
 #else
-    return count4(weight, rows, lengths, capacity, lists, planes);
+    return count4(weight, events, planes);
 #endif
 }
 
@@ -386,7 +423,7 @@ static void fire_pixel(const bso_span *span, const bso_op *op, int32_t step, int
     const size_t pixel = (size_t)y * (size_t)out->width + (size_t)x, image = (size_t)span->image;
     uint8_t *const spikes = span->scratch + op->spikes;
     bso_word *const words = (bso_word *)(void *)pixel_of(span, op->output, step, y, x);
-    int32_t *membrane = (int32_t *)(void *)(span->scratch + op->membrane);
+    int32_t *membrane = (int32_t *)(void *)(span->scratch + op->membrane) + (size_t)x * channels;
     int32_t c = 0, w;
     if (span->call->membranes)
         membrane = span->call->membranes[op->neurons] + (image * size + pixel) * channels;
@@ -494,97 +531,78 @@ static void list_row(const bso_span *span, const bso_op *op, int32_t step, int32
     }
 }
 
-/* to[k] = from[k] + tap, 16 at a time: what is written beyond the end will be overwritten. */
-static inline void append_rows(const uint32_t *restrict from, uint32_t number, uint32_t tap, uint32_t *restrict to)
-{
-    const uint32_t whole = (number + 15u) & ~15u;
-    uint32_t k;
-#if defined(BSO_VECTORS) && defined(__AVX512F__)
-    const __m512i more = _mm512_set1_epi32((int)tap);
-    for (k = 0; k < whole; k += 16)
-        _mm512_storeu_si512(to + k, _mm512_add_epi32(_mm512_loadu_si512(from + k), more));
-#elif defined(BSO_VECTORS) && defined(__AVX2__)
-    const __m256i more = _mm256_set1_epi32((int)tap);
-    for (k = 0; k < whole; k += 8)
-        _mm256_storeu_si256((__m256i *)(void *)(to + k),
-                            _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from + k)), more));
-#else
-    for (k = 0; k < whole; k++)
-        to[k] = from[k] + tap;
-#endif
-}
-
-/* Gathers the rows that the spikes around an output pixel name, one list a plane; returns the number of spikes. */
-static int32_t gather(const bso_span *span, const bso_op *op, int32_t step, int32_t top, int32_t left, int32_t group,
-                      uint32_t lengths[15])
+/* The rows of weights that the spikes of one column of a window name, from all the rows of the window: for every column
+   of the input, plane by plane, group by group. Columns are shared by the windows that lie side by side. */
+static void gather_columns(const bso_span *span, const bso_op *op, int32_t step, int32_t top)
 {
     const bso_value *const in = span->values + op->input;
-    const int32_t down = op->dilation[0], across = op->dilation[1], planes = in->planes, groups = op->groups;
-    const int32_t reach = down * (op->kernel[0] - 1) + 1;
-    const uint32_t tap_size = (uint32_t)in->channels * op->row;
-    const uint32_t no_row = (uint32_t)(op->kernel[0] * op->kernel[1]) * tap_size; /* zeros */
+    const int32_t down = op->dilation[0], reach = down * (op->kernel[0] - 1) + 1, planes = in->planes;
+    const uint32_t line = (uint32_t)(op->kernel[1] * in->channels) * op->row;
     uint32_t *const rows = (uint32_t *)(void *)(span->scratch + op->rows);
-    int32_t i, j, p, first = 0, last = op->kernel[1], slot = top % reach, arrived = 0;
-    slot += slot < 0 ? reach : 0;
-    while (first < last && left + first * across < 0)
-        first++;
-    while (first < last && left + (last - 1) * across >= in->width)
-        last--;
-    for (p = 0; p < planes; p++)
-        lengths[p] = 0;
-    for (i = 0; i < op->kernel[0]; i++, slot += down) {
-        const int32_t y = top + i * down;
-        bso_row_lists lists;
-        if (slot >= reach)
-            slot -= reach;
-        if (y < 0 || y >= in->height)
-            continue;
-        lists = row_lists(span, op, step, slot);
-        for (p = 0; p < planes; p++) {
-            /* As many are copied from every list as the longest has: a number that the processor can foresee. */
-            const uint32_t longest = lists.longest[p];
-            uint32_t *list = rows + (size_t)p * op->row_capacity + lengths[p];
-            if (longest)
-                for (j = first; j < last; j++) {
-                    const uint32_t *const end = lists.ends + ((left + j * across) * planes + p) * groups + group;
-                    append_rows(lists.rows + end[0], longest, (uint32_t)(i * op->kernel[1] + j) * tap_size, list);
-                    list += end[1] - end[0];
+    uint32_t *end = (uint32_t *)(void *)(span->scratch + op->row_ends), *to = rows;
+    int32_t x, i, p, g;
+    *end = 0;
+    for (x = 0; x < in->width; x++)
+        for (p = 0; p < planes; p++)
+            for (g = 0; g < op->groups; g++) {
+                for (i = 0; i < op->kernel[0]; i++) {
+                    const int32_t y = top + i * down;
+                    if (y >= 0 && y < in->height) {
+                        const bso_row_lists lists = row_lists(span, op, step, y % reach);
+                        const uint32_t *const from = lists.ends + (x * planes + p) * op->groups + g;
+                        /* As many as the longest list has: a number that the processor can foresee. */
+                        append_rows(lists.rows + from[0], from[1] - from[0], lists.longest[p], (uint32_t)i * line, to);
+                        to += from[1] - from[0];
+                    }
                 }
-            lengths[p] = (uint32_t)(list - (rows + (size_t)p * op->row_capacity));
-        }
-    }
-    for (p = 0; p < planes; p++) {
-        arrived += (int32_t)(lengths[p] << p);
-        for (; lengths[p] & 3; lengths[p]++)
-            rows[(size_t)p * op->row_capacity + lengths[p]] = no_row;
-    }
-    return arrived;
+                *++end = (uint32_t)(to - rows);
+            }
 }
 
 static void run_count(const bso_span *span, const bso_op *op, int32_t steps, int32_t first, int32_t last)
 {
     const bso_value *const in = span->values + op->input, *const out = span->values + op->output;
     const int32_t reach = op->dilation[0] * (op->kernel[0] - 1) + 1; /* rows whose lists are kept */
-    const int32_t part = out->channels / op->groups;
+    const int32_t part = out->channels / op->groups, across = op->dilation[1];
     const uint8_t *const weight = op->weight;
-    const uint32_t *const rows = (const uint32_t *)(const void *)(span->scratch + op->rows);
+    const uint32_t *const ends = (const uint32_t *)(const void *)(span->scratch + op->row_ends);
     int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);
-    int32_t y, x, g, step, listed = 0;
+    int32_t y, x, g, p, step, column, listed = 0;
+    bso_events events;
+    events.rows = (const uint32_t *)(const void *)(span->scratch + op->rows);
+    events.rest = (uint32_t *)(void *)(span->scratch + op->rest);
+    events.planes = in->planes;
+    events.plane_step = op->groups;
+    events.column_step = across * in->planes * op->groups;
+    events.tap_size = (uint32_t)in->channels * op->row;
+    events.no_row = (uint32_t)(op->kernel[0] * op->kernel[1]) * events.tap_size; /* zeros */
     for (y = first; y < last; y++) {
         const int32_t top = y * op->stride[0] - op->padding[0];
         for (listed = listed > top ? listed : top > 0 ? top : 0; listed < in->height && listed < top + reach; listed++)
             for (step = 0; step < steps; step++)
                 list_row(span, op, step, listed, listed % reach);
-        for (x = 0; x < out->width; x++)
-            for (step = 0; step < steps; step++) {
+        for (step = 0; step < steps; step++) {
+            gather_columns(span, op, step, top);
+            for (x = 0; x < out->width; x++) {
                 const int32_t left = x * op->stride[1] - op->padding[1];
+                int32_t end = op->kernel[1];
+                for (events.first = 0; events.first < end && left + events.first * across < 0;)
+                    events.first++;
+                while (events.first < end && left + (end - 1) * across >= in->width)
+                    end--;
+                events.columns = end - events.first;
                 for (g = 0; g < op->groups; g++) {
-                    uint32_t lengths[15], done, width;
-                    const int32_t arrived = gather(span, op, step, top, left, g, lengths);
+                    uint32_t done, width;
+                    int32_t arrived = 0;
+                    events.ends = ends + (left + events.first * across) * in->planes * op->groups + g;
+                    for (column = 0; column < events.columns; column++)
+                        for (p = 0; p < in->planes; p++) {
+                            const uint32_t *const one = events.ends + column * events.column_step + p * op->groups;
+                            arrived += (int32_t)((one[1] - one[0]) << p);
+                        }
                     for (done = 0; done * 8 < (uint32_t)part; done += width) {
                         uint8_t planes[BSO_MAX_PLANES * WIDEST];
-                        const int used = count_rows(weight + done, rows, lengths, op->row_capacity, in->planes,
-                                                    op->row - done, planes, &width);
+                        const int used = count_rows(weight + done, &events, op->row - done, planes, &width);
                         const int32_t channels = part - (int32_t)done * 8, most = (int32_t)width * 8;
                         expand(planes, width, used, channels < most ? channels : most, 2, arrived,
                                sums + g * part + (int32_t)done * 8);
@@ -592,6 +610,7 @@ static void run_count(const bso_span *span, const bso_op *op, int32_t steps, int
                 }
                 finish_pixel(span, op, step, y, x, sums);
             }
+        }
     }
 }
 
@@ -843,7 +862,7 @@ static void run_pixel(const bso_span *span, const bso_op *op, int32_t step, int3
     }
 }
 
-/* Some rows of what a layer makes, all time steps of a pixel before the next pixel: its membranes stay near. */
+/* Some rows of what a layer makes; all time steps of a row before the next row, so that its membranes stay near. */
 static void run_rows(const bso_span *span, const bso_op *op, int32_t steps, int32_t first, int32_t last)
 {
     const bso_value *const out = span->values + op->output;
@@ -855,8 +874,8 @@ static void run_rows(const bso_span *span, const bso_op *op, int32_t steps, int3
         return;
     }
     for (y = first; y < last; y++)
-        for (x = 0; x < out->width; x++)
-            for (step = 0; step < steps; step++)
+        for (step = 0; step < steps; step++)
+            for (x = 0; x < out->width; x++)
                 run_pixel(span, op, step, y, x);
 }
 

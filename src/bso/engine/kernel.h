@@ -49,7 +49,7 @@ typedef struct {
     int32_t leak, threshold;
     uint32_t row; /* bytes from one row of weights to the next */
     /* Scratch: bytes from the beginning of a thread's own part, a multiple of 64; capacities in elements. */
-    size_t lists, ends, rows, sums, spikes, membrane, list_capacity, row_capacity;
+    size_t lists, ends, rows, row_ends, rest, sums, spikes, membrane, list_capacity, row_capacity;
     const void *weight;
     const int32_t *multiplier, *offset;
 } bso_op;

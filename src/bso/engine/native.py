@@ -50,7 +50,7 @@ class OpTable(ctypes.Structure):
         + _fields(_Pair, "kernel stride padding dilation")
         + _fields(_Integer, "groups input_shift shift wide count_padding neurons leak threshold")
         + _fields(ctypes.c_uint32, "row")
-        + _fields(_Size, "lists ends rows sums spikes membrane list_capacity row_capacity")
+        + _fields(_Size, "lists ends rows row_ends rest sums spikes membrane list_capacity row_capacity")
         + _fields(_Pointer, "weight multiplier offset")
     )
 
@@ -262,14 +262,17 @@ def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, w
     taps, part = op.kernel[0] * op.kernel[1], taken.channels // op.groups
     parts = {"sums": 4 * (max(taken.channels, made.channels) + _SLACK)}
     if op.neurons >= 0:
-        parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.channels}
+        parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.width * made.channels}
     if op.op == _COUNT:
         rows = chunk * min(op.dilation[0] * (op.kernel[0] - 1) + 1, taken.height)
+        lists = taken.width * taken.planes * op.groups + 1
         op.list_capacity = taken.width * taken.planes * taken.channels + part + _SLACK
-        op.row_capacity = (taps + 1) * part + _SLACK
+        op.row_capacity = op.kernel[0] * taken.width * taken.planes * taken.channels + part + _SLACK
         parts["lists"] = 4 * rows * op.list_capacity
-        parts["ends"] = 4 * rows * (taken.width * taken.planes * op.groups + 1 + taken.planes)
-        parts["rows"] = 4 * taken.planes * op.row_capacity
+        parts["ends"] = 4 * rows * (lists + taken.planes)
+        parts["rows"] = 4 * op.row_capacity
+        parts["row_ends"] = 4 * lists
+        parts["rest"] = 4 * (op.kernel[1] + 1) * _SLACK
     elif op.op == _DENSE:
         op.row_capacity = taps * part + 1
         parts["lists"] = 2 * taps * taken.channels
