@@ -31,7 +31,9 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
         if channels not in (1, 3):
             raise UserError(f"{path}: the network takes {channels} channels, which no picture has; give a .npy array.")
         images = need("bso.data.images")
-        return images.decode_image(path, size=(height, width), channels=channels, **spec.decode)
+        picture = images.decode_image(path, size=(height, width), channels=channels, **spec.decode)
+        # A data set with other levels of gray than 256, such as the digits.
+        return picture if spec.divisor == 255 else np.rint(picture * (spec.divisor / 255)).astype(np.uint8)
     if spec.kind == "sound":
         return spec.normalize(need("bso.data.audio").decode_sound(path))
     sensor = spec.decode.get("sensor")
@@ -87,12 +89,12 @@ def predict_files(engine: Engine, paths: list[Path]) -> list[dict[str, Any]]:
     return predictions
 
 
-def evaluate_model(engine: Engine, root: str | None) -> dict[str, Any]:
-    """Test accuracy of a deployed network.
+def held_out_set(engine: Engine, root: str | None) -> Any:
+    """The test set of the data that a network was trained on, by the network's name.
 
     Args:
         engine: The network.
-        root: Folder of the data; None for what `bso.data` has downloaded, by the network's name.
+        root: Folder of the data; None for what `bso.data` has downloaded.
     """
     spec, name = engine.artifact.input, engine.artifact.name
     square = spec.shape[1] if spec.shape[1] == spec.shape[2] else 0
@@ -102,10 +104,31 @@ def evaluate_model(engine: Engine, root: str | None) -> dict[str, Any]:
             f"data: {len(data.classes)} classes of shape {data.shape[-3:]}; the model has {len(engine.classes)} of "
             f"shape {spec.shape}. Give the data that it was trained on."
         )
-    correct = 0
+    return data
+
+
+def _samples(engine: Engine, data: Any, start: int, stop: int) -> np.ndarray:
+    """Samples as the engine takes them."""
+    raw = np.stack([data.read(i) for i in range(start, min(stop, len(data)))])
+    x = raw if raw.dtype == np.uint8 else engine.artifact.input.normalize(raw)
+    return np.swapaxes(x, 0, 1) if engine.artifact.input.kind == "event" else x
+
+
+def held_out_samples(engine: Engine, root: str | None, count: int) -> np.ndarray:
+    """The first samples of the test set; of events the first frame, `[B, C, H, W]`."""
+    x = _samples(engine, held_out_set(engine, root), 0, count)
+    return x[0] if x.ndim == 5 else x
+
+
+def evaluate_model(engine: Engine, root: str | None) -> dict[str, Any]:
+    """Test accuracy of a deployed network.
+
+    Args:
+        engine: The network.
+        root: Folder of the data; None for what `bso.data` has downloaded, by the network's name.
+    """
+    data, correct = held_out_set(engine, root), 0
     for start in range(0, len(data), _BATCH):
-        raw = np.stack([data.read(i) for i in range(start, min(start + _BATCH, len(data)))])
-        x = raw if raw.dtype == np.uint8 else spec.normalize(raw)
-        found = engine.predict(np.swapaxes(x, 0, 1) if spec.kind == "event" else x)
+        found = engine.predict(_samples(engine, data, start, start + _BATCH))
         correct += int((found == data.labels[start : start + _BATCH]).sum())
     return {"test_accuracy": correct / len(data), "samples": len(data), "kernel": engine.kernel}

@@ -5,6 +5,7 @@ import dataclasses
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -200,30 +201,34 @@ def _export(trainer: Trainer, path: Path) -> Exported:
     return export(trainer.net, path, data=trainer.test_loader.dataset, time_steps=steps)
 
 
-def _restored(path: Path, data: str | None, world: World) -> Trainer:
-    """The trainer of a run's last checkpoint, its statistics ready for evaluation."""
-    run = RunDirectory(path)
-    state, notes = run.checkpoints.load_newest()
-    if state is None:
-        raise UserError(f"{path} has no checkpoint; expected the folder of a run that has finished an epoch.")
-    for note in notes:
-        _Display(world).report(f"warning: {note}")
-    trainer = _trainer(saved_config(state), data or run.data(), world, 0, state)
-    # At the end of an epoch the statistics were just estimated, and the recorded accuracy is of these.
-    if trainer.batch:
-        trainer.estimate_statistics()
-    return trainer
-
-
-def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
-    """Accuracy of a run's last checkpoint on its test set.
+@contextlib.contextmanager
+def loaded_run(path: Path, data: str | None = None) -> Iterator[Trainer]:
+    """A run as its last checkpoint left it, ready to be measured.
 
     Args:
         path: The run directory.
         data: Folder of the data; None takes the one that the run was trained from.
+
+    Raises:
+        UserError: If the run has no checkpoint, or its data is not there.
     """
     with joined_world() as world:
-        trainer = _restored(path, data, world)
+        run = RunDirectory(path)
+        state, notes = run.checkpoints.load_newest()
+        if state is None:
+            raise UserError(f"{path} has no checkpoint; expected the folder of a run that has finished an epoch.")
+        for note in notes:
+            _Display(world).report(f"warning: {note}")
+        trainer = _trainer(saved_config(state), data or run.data(), world, 0, state)
+        # At the end of an epoch the statistics were just estimated, and the recorded accuracy is of these.
+        if trainer.batch:
+            trainer.estimate_statistics()
+        yield trainer
+
+
+def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
+    """Accuracy of a run's last checkpoint on its test set; arguments and errors are those of `loaded_run`."""
+    with loaded_run(path, data) as trainer:
         return {"epoch": trainer.epoch, **trainer.evaluate()}
 
 
@@ -235,8 +240,8 @@ def export_run(path: Path, out: Path, data: str | None = None) -> dict[str, Any]
         out: The model file.
         data: Folder of the data; None takes the one that the run was trained from.
     """
-    with joined_world() as world:
-        exported = _export(_restored(path, data, world), out)
+    with loaded_run(path, data) as trainer:
+        exported = _export(trainer, out)
     changes = exported.changes
     assert changes is not None
     return {

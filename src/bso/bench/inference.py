@@ -5,14 +5,6 @@ convolutions, what does not change over time computed once, channels last, neuro
 same network is checked first: both must fire alike.
 """
 
-import itertools
-import os
-import platform
-import statistics
-import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import bso
-from bso.artifact import Add, Artifact, AveragePool, Concat, InputSpec, Layer, Lif, MaxPool, Scale, Synapse, read
-from bso.engine import Engine
-from bso.errors import UserError
+from bso.artifact import Add, Artifact, AveragePool, Concat, InputSpec, Layer, Lif, MaxPool, Scale, Synapse
 
 _VGG11 = (64, 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512)
 _TIME_STEPS, _THRESHOLD = 4, 2**16

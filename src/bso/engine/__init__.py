@@ -41,16 +41,18 @@ class Engine:
         >>> engine = load(bso.digits_model())
         >>> images = bso.data.digits("test")
         >>> engine.predict(images.samples[:4]).tolist(), images.labels[:4].tolist()
-        ([2, 8, 2, 6], [2, 8, 2, 6])
+        ([3, 7, 3, 9], [3, 7, 3, 9])
     """
 
     def __init__(self, artifact: Artifact, kernel: Kernel = "auto", threads: int | None = None) -> None:
         self.artifact = artifact
         self.classes = artifact.classes
         self.time_steps = artifact.time_steps
-        self._backend: Native | Plain = Plain(artifact)
-        if kernel != "numpy" and (libraries() or kernel != "auto"):
+        if kernel == "numpy" or (kernel == "auto" and not libraries()):
+            self._backend: Native | Plain = Plain(artifact)
+        else:
             self._backend = Native(artifact, threads or os.cpu_count() or 1, None if kernel == "auto" else kernel)
+        self.run = self._backend.run
         self.kernel: Kernel = "numpy" if isinstance(self._backend, Plain) else self._backend.library
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
@@ -68,15 +70,13 @@ class Engine:
             inputs: See the class.
             record: Filled with the spikes of every layer of neurons by name, uint8, `[T, B, C, H, W]`.
         """
-        frames = self._frames(inputs)
+        frames = self.integers(inputs)
         time_steps = self.time_steps if len(frames) == 1 else len(frames)
-        if record is None and isinstance(self._backend, Native):
-            return self._backend.run(frames, time_steps, None)
-        membranes = self._zeros(frames.shape[1])
         if record is None:
-            return self._backend.run(frames, time_steps, membranes)
+            return self.run(frames, time_steps, None)
+        membranes = self.zeros(frames.shape[1])
         spikes = [np.empty((time_steps, *m.shape), np.uint8) for m in membranes]
-        total = self._backend.run(frames, time_steps, membranes, spikes)
+        total = self.run(frames, time_steps, membranes, spikes)
         names = [self.artifact.layers[i].name for i in self.artifact.lifs]
         record.update({name: np.moveaxis(s, -1, 2) for name, s in zip(names, spikes, strict=True)})
         return total
@@ -88,23 +88,24 @@ class Engine:
             x: The input of this step, `[B, C, H, W]`.
             state: What the step before returned; None at the beginning. It is left as it was.
         """
-        frames = self._frames(x)
+        frames = self.integers(x)
         if len(frames) != 1:
             raise UserError(f"step: received shape {x.shape}; expected one time step, [B, C, H, W].")
-        membranes = self._zeros(frames.shape[1]) if state is None else [m.copy() for m in state.membranes]
-        if [m.shape for m in membranes] != [m.shape for m in self._zeros(frames.shape[1])]:
+        membranes = self.zeros(frames.shape[1]) if state is None else [m.copy() for m in state.membranes]
+        if [m.shape for m in membranes] != [m.shape for m in self.zeros(frames.shape[1])]:
             raise UserError(
                 f"step: received a state for other inputs than {frames.shape[1]} of shape {self.artifact.input.shape}; "
                 "begin anew with state=None."
             )
-        return self._backend.run(frames, 1, membranes), State(tuple(membranes))
+        return self.run(frames, 1, membranes), State(tuple(membranes))
 
-    def _zeros(self, batch: int) -> list[np.ndarray]:
+    def zeros(self, batch: int) -> list[np.ndarray]:
+        """Membranes at the beginning, one a layer of neurons."""
         shapes = [self.artifact.values[i + 1].shape for i in self.artifact.lifs]
         return [np.zeros((batch, height, width, channels), np.int32) for channels, height, width in shapes]
 
-    def _frames(self, inputs: np.ndarray) -> np.ndarray:
-        """Integers `[S, B, H, W, C]` of what was received."""
+    def integers(self, inputs: np.ndarray) -> np.ndarray:
+        """The network's own integers `[S, B, H, W, C]` of inputs; S is 1 for still ones."""
         spec, x = self.artifact.input, np.asarray(inputs)
         if spec.shape[1:] == (1, 1) and x.shape[-1:] == spec.shape[:1] and x.shape[-3:] != spec.shape:
             x = x[..., None, None]  # features without height and width

@@ -33,7 +33,7 @@ class Plain:
         self,
         frames: np.ndarray,
         time_steps: int,
-        membranes: Sequence[np.ndarray],
+        membranes: Sequence[np.ndarray] | None,
         record: Sequence[np.ndarray] | None = None,
     ) -> np.ndarray:
         """Outputs summed over time steps, `[B, O]`, int64.
@@ -41,10 +41,15 @@ class Plain:
         Args:
             frames: Integers `[S, B, H, W, C]`, int16; S is 1 for a still input, else `time_steps`.
             time_steps: How many.
-            membranes: One a layer of neurons, `[B, H, W, C]`, int32, changed in place.
+            membranes: One a layer of neurons, `[B, H, W, C]`, int32, changed in place; None to begin at 0.
             record: Where to write spikes, one a layer of neurons, `[T, B, H, W, C]`, uint8.
         """
         layers, total = self.artifact.layers, np.zeros((frames.shape[1], len(self.artifact.classes)), np.int64)
+        if membranes is None:
+            shapes = [self.artifact.values[i + 1].shape for i in self.artifact.lifs]
+            membranes = [
+                np.zeros((len(total), height, width, channels), np.int32) for channels, height, width in shapes
+            ]
         values: list[np.ndarray] = [frames[0].astype(np.int32)] + [frames] * len(layers)
         still = [len(frames) == 1]
         for layer in layers:
