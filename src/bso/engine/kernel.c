@@ -36,21 +36,65 @@ typedef uint32_t bso_word;
 #define LANES 16
 #define SMALLER(a, b) (lanes) _mm512_min_epi32((__m512i)(a), (__m512i)(b))
 #define LARGER(a, b) (lanes) _mm512_max_epi32((__m512i)(a), (__m512i)(b))
-#define FIRING(to, fires)                                                                  \
-    do {                                                                                   \
-        const uint16_t set_ = (uint16_t)_mm512_movepi32_mask((__m512i)(fires));            \
-        memcpy(to, &set_, 2);                                                              \
+/* Resets u where it reaches the threshold, and writes which. */
+#define RESET(u, threshold, bits)                                                                      \
+    do {                                                                                               \
+        const uint16_t set_ = _mm512_cmpge_epi32_mask((__m512i)(u), (__m512i)(threshold));             \
+        (u) = (lanes)_mm512_mask_sub_epi32((__m512i)(u), set_, (__m512i)(u), (__m512i)(threshold));    \
+        memcpy(bits, &set_, 2);                                                                        \
     } while (0)
 #elif defined(BSO_VECTORS) && defined(__AVX2__)
 #define LANES 8
 #define SMALLER(a, b) (lanes) _mm256_min_epi32((__m256i)(a), (__m256i)(b))
 #define LARGER(a, b) (lanes) _mm256_max_epi32((__m256i)(a), (__m256i)(b))
-#define FIRING(to, fires) (*(to) = (uint8_t)_mm256_movemask_ps((__m256)(fires)))
+#define RESET(u, threshold, bits)                                                                      \
+    do {                                                                                               \
+        const lanes set_ = (u) >= (threshold);                                                         \
+        (u) -= set_ & (threshold);                                                                     \
+        *(bits) = (uint8_t)_mm256_movemask_ps((__m256)set_);                                           \
+    } while (0)
 #endif
 #ifdef LANES
 typedef int32_t lanes __attribute__((vector_size(LANES * 4)));
 typedef uint32_t unsigned_lanes __attribute__((vector_size(LANES * 4)));
 #endif
+
+/* ---- events ---- */
+
+/* The rows of weights that the spikes in a window name; see gather_columns. */
+typedef struct {
+    const uint32_t *rows, *ends;                    /* ends: of the first column's lists, after where they begin */
+    int32_t planes, plane_step, columns, column_step; /* steps in `ends` */
+    int32_t first;                                  /* tap of the first column */
+    uint32_t tap_size, no_row;                      /* bytes of the weights of one tap; where a row of zeros is */
+    uint32_t *rest;                                 /* room for BLOCK rows a column, and BLOCK more */
+} bso_events;
+
+#define BLOCK 32
+
+/* to[k] = from[k] + offset for `number` rows; vectors write `most` of them, a multiple of 16 when rounded up: what lies
+   beyond the end will be overwritten. */
+static inline void append_rows(const uint32_t *restrict from, uint32_t number, uint32_t most, uint32_t offset,
+                               uint32_t *restrict to)
+{
+    uint32_t k;
+#if defined(BSO_VECTORS) && defined(__AVX512F__)
+    const __m512i more = _mm512_set1_epi32((int)offset);
+    for (k = 0; k < most; k += 16)
+        _mm512_storeu_si512(to + k, _mm512_add_epi32(_mm512_loadu_si512(from + k), more));
+    (void)number;
+#elif defined(BSO_VECTORS) && defined(__AVX2__)
+    const __m256i more = _mm256_set1_epi32((int)offset);
+    for (k = 0; k < most; k += 8)
+        _mm256_storeu_si256((__m256i *)(void *)(to + k),
+                            _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from + k)), more));
+    (void)number;
+#else
+    for (k = 0; k < number; k++)
+        to[k] = from[k] + offset;
+    (void)most;
+#endif
+}
 
 /* ---- counting, at every width that pays here ---- */
 
@@ -88,33 +132,33 @@ typedef uint32_t unsigned_lanes __attribute__((vector_size(LANES * 4)));
 #endif
 
 /* Counts for as many channels as fit; writes the width of a plane in bytes and returns the number of planes. */
-static int count_rows(const uint8_t *weight, const uint32_t *rows, const uint32_t *lengths, size_t capacity, int lists,
-                      uint32_t bytes_left, uint8_t *planes, uint32_t *width)
+static int count_rows(const uint8_t *weight, const bso_events *events, uint32_t bytes_left, uint8_t *planes,
+                      uint32_t *width)
 {
 #if WIDEST >= 64
     if (bytes_left >= 64) {
         *width = 64;
-        return count64(weight, rows, lengths, capacity, lists, planes);
+        return count64(weight, events, planes);
     }
 #endif
 #if WIDEST >= 32
     if (bytes_left >= 32) {
         *width = 32;
-        return count32(weight, rows, lengths, capacity, lists, planes);
+        return count32(weight, events, planes);
     }
 #endif
 #if WIDEST >= 16
     if (bytes_left >= 16) {
         *width = 16;
-        return count16(weight, rows, lengths, capacity, lists, planes);
+        return count16(weight, events, planes);
     }
 #endif
     (void)bytes_left;
     *width = NARROWEST;
 #if NARROWEST == 8
-    return count8(weight, rows, lengths, capacity, lists, planes);
+    return count8(weight, events, planes);
 #else
-    return count4(weight, rows, lengths, capacity, lists, planes);
+    return count4(weight, events, planes);
 #endif
 }
 
@@ -142,6 +186,33 @@ static void expand(const uint8_t *planes, size_t stride, int num_planes, int32_t
         _mm512_storeu_si512(out + c, _mm512_sub_epi32(_mm512_mullo_epi32(part, by), less));
         part = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(sum, 1));
         _mm512_storeu_si512(out + c + 16, _mm512_sub_epi32(_mm512_mullo_epi32(part, by), less));
+#elif defined(BSO_VECTORS) && defined(__AVX2__)
+        /* Every byte holds one channel: first the low 8 bits of all counts, then the high ones. */
+        const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2,
+                                                3, 3, 3, 3, 3, 3, 3, 3);
+        const __m256i each = _mm256_set1_epi64x((long long)0x8040201008040201);
+        const __m256i by = _mm256_set1_epi32(factor), less = _mm256_set1_epi32(minus);
+        __m256i halves[2];
+        uint8_t bytes[64];
+        for (k = 0; k < 2; k++) {
+            __m256i sum = _mm256_setzero_si256();
+            for (p = (low < 8 * k + 8 ? low : 8 * k + 8) - 1; p >= 8 * k; p--) {
+                int four;
+                memcpy(&four, at + (size_t)p * stride, 4);
+                const __m256i all = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
+                const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(all, each), each);
+                sum = _mm256_sub_epi8(_mm256_add_epi8(sum, sum), set);
+            }
+            halves[k] = sum;
+        }
+        /* Interleaved within halves of a vector: channels 0-7 and 16-23, then 8-15 and 24-31. */
+        _mm256_storeu_si256((__m256i *)(void *)bytes, _mm256_unpacklo_epi8(halves[0], halves[1]));
+        _mm256_storeu_si256((__m256i *)(void *)(bytes + 32), _mm256_unpackhi_epi8(halves[0], halves[1]));
+        for (k = 0; k < 4; k++) {
+            const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(bytes + 16 * k));
+            const __m256i numbers = _mm256_mullo_epi32(_mm256_cvtepu16_epi32(eight), by);
+            _mm256_storeu_si256((__m256i *)(void *)(out + c + (k & 1) * 16 + (k >> 1) * 8), _mm256_sub_epi32(numbers, less));
+        }
 #elif defined(BSO_VECTORS)
         typedef uint16_t lanes __attribute__((vector_size(32)));
         typedef int16_t mask __attribute__((vector_size(32)));
@@ -186,16 +257,17 @@ static void pack(const uint8_t *spikes, int32_t first, int32_t channels, bso_wor
     }
 }
 
-/* Appends the numbers of the bits that are set; writes up to 15 beyond. */
-static uint16_t *list_bits(bso_word bits, uint32_t first, uint16_t *out)
+/* Appends (first + n) · row for every bit n that is set; writes up to 15 beyond. */
+static inline uint32_t *list_bits(bso_word bits, uint32_t first, uint32_t row, uint32_t *out)
 {
 #if defined(BSO_VECTORS) && defined(__AVX512F__)
     const __m512i counting = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    for (; bits; bits >>= 16, first += 16) {
+    const __m512i by = _mm512_set1_epi32((int)row), further = _mm512_set1_epi32((int)(16 * row));
+    __m512i offsets = _mm512_mullo_epi32(_mm512_add_epi32(counting, _mm512_set1_epi32((int)first)), by);
+    for (; bits; bits >>= 16) {
         const __mmask16 set = (__mmask16)bits;
-        const __m512i numbers = _mm512_add_epi32(counting, _mm512_set1_epi32((int)first));
-        const __m256i chosen = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(set, numbers));
-        _mm256_storeu_si256((__m256i *)(void *)out, chosen);
+        _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(set, offsets));
+        offsets = _mm512_add_epi32(offsets, further);
         out += __builtin_popcount(set);
     }
 #elif defined(__GNUC__)
@@ -204,7 +276,7 @@ static uint16_t *list_bits(bso_word bits, uint32_t first, uint16_t *out)
         const int number = __builtin_popcountll(bits);
         int k;
         for (k = 0; k < 4; k++) {
-            out[k] = (uint16_t)(first + (uint32_t)(bits ? __builtin_ctzll(bits) : 0));
+            out[k] = (first + (uint32_t)(bits ? __builtin_ctzll(bits) : 0)) * row;
             bits &= bits - 1;
         }
         out += number < 4 ? number : 4;
@@ -212,7 +284,7 @@ static uint16_t *list_bits(bso_word bits, uint32_t first, uint16_t *out)
 #else
     for (; bits; bits >>= 1, first++)
         if (bits & 1)
-            *out++ = (uint16_t)first;
+            *out++ = first * row;
 #endif
     return out;
 }
@@ -226,7 +298,7 @@ static inline int32_t saturate(int32_t x)
 }
 
 /* v = sat(round_shift(v · multiplier, shift) + offset); from channel `first` on;
-   `wide` if 32 bits may not hold the steps on the way. */
+   unless `wide`, 32 bits hold all steps and the result needs no cut. */
 static void scale(int32_t *restrict v, const int32_t *restrict multiplier, const int32_t *restrict offset,
                   int32_t first, int32_t channels, int32_t shift, int32_t wide)
 {
@@ -243,7 +315,7 @@ static void scale(int32_t *restrict v, const int32_t *restrict multiplier, const
     } else {
         const int32_t half = (int32_t)(UINT32_C(1) << shift >> 1);
         for (c = first; c < channels; c++)
-            v[c] = saturate(((v[c] * multiplier[c] + half) >> shift) + offset[c]);
+            v[c] = ((v[c] * multiplier[c] + half) >> shift) + offset[c];
     }
 }
 
@@ -275,14 +347,13 @@ static inline int32_t fire_vectors(const bso_op *op, int scaled, int halving, co
     const int shift = op->shift;
     int32_t c;
     for (c = 0; c + LANES <= channels; c += LANES) {
-        lanes v, m, multiplier, offset, kept, fires;
+        lanes v, m, multiplier, offset, kept;
         memcpy(&v, current + c, sizeof v);
         memcpy(&m, membrane + c, sizeof m);
         if (scaled) {
             memcpy(&multiplier, op->multiplier + c, sizeof multiplier);
             memcpy(&offset, op->offset + c, sizeof offset);
             v = ((v * multiplier + half) >> shift) + offset;
-            v = LARGER(SMALLER(v, largest), -largest);
         }
         if (halving)
             kept = (m + one) >> 1;
@@ -290,10 +361,8 @@ static inline int32_t fire_vectors(const bso_op *op, int scaled, int halving, co
             kept = (m >> 16) * leak + (lanes)(((unsigned_lanes)(m & 65535) * (unsigned_lanes)leak + 32768u) >> 16);
         v = (lanes)((unsigned_lanes)kept + (unsigned_lanes)v);
         v = LARGER(SMALLER(v, largest), -largest);
-        fires = v >= threshold;
-        m = v - (fires & threshold);
-        memcpy(membrane + c, &m, sizeof m);
-        FIRING(bits + c / 8, fires);
+        RESET(v, threshold, bits + c / 8);
+        memcpy(membrane + c, &v, sizeof v);
     }
     return c;
 }
@@ -354,7 +423,7 @@ static void fire_pixel(const bso_span *span, const bso_op *op, int32_t step, int
     const size_t pixel = (size_t)y * (size_t)out->width + (size_t)x, image = (size_t)span->image;
     uint8_t *const spikes = span->scratch + op->spikes;
     bso_word *const words = (bso_word *)(void *)pixel_of(span, op->output, step, y, x);
-    int32_t *membrane = (int32_t *)(void *)(span->scratch + op->membrane);
+    int32_t *membrane = (int32_t *)(void *)(span->scratch + op->membrane) + (size_t)x * channels;
     int32_t c = 0, w;
     if (span->call->membranes)
         membrane = span->call->membranes[op->neurons] + (image * size + pixel) * channels;
@@ -409,9 +478,9 @@ static void finish_pixel(const bso_span *span, const bso_op *op, int32_t step, i
 
 /* Where the lists of one row of the input at one time step are kept. */
 typedef struct {
-    uint16_t *channels; /* those that fire, pixel by pixel, plane by plane, group by group */
-    uint32_t *ends;     /* of every such list, after a zero */
-    uint32_t *longest;  /* lists of each plane */
+    uint32_t *rows;    /* of weights of the first tap, one a channel that fires: by pixel, plane and group */
+    uint32_t *ends;    /* of every such list, after a zero */
+    uint32_t *longest; /* list of each plane */
 } bso_row_lists;
 
 static bso_row_lists row_lists(const bso_span *span, const bso_op *op, int32_t step, int32_t slot)
@@ -422,7 +491,7 @@ static bso_row_lists row_lists(const bso_span *span, const bso_op *op, int32_t s
     const size_t number = (size_t)in->width * (size_t)(in->planes * op->groups) + 1 + (size_t)in->planes;
     const size_t row = (size_t)step * rows + (size_t)slot;
     bso_row_lists lists;
-    lists.channels = (uint16_t *)(void *)(span->scratch + op->lists) + row * op->list_capacity;
+    lists.rows = (uint32_t *)(void *)(span->scratch + op->lists) + row * op->list_capacity;
     lists.longest = (uint32_t *)(void *)(span->scratch + op->ends) + row * number;
     lists.ends = lists.longest + in->planes;
     return lists;
@@ -434,7 +503,7 @@ static void list_row(const bso_span *span, const bso_op *op, int32_t step, int32
     const bso_value *const in = span->values + op->input;
     const bso_row_lists lists = row_lists(span, op, step, slot);
     const int32_t part = in->channels / op->groups;
-    uint16_t *out = lists.channels;
+    uint32_t *out = lists.rows;
     uint32_t *end = lists.ends;
     int32_t x, p, g, w;
     *end = 0;
@@ -452,9 +521,9 @@ static void list_row(const bso_span *span, const bso_op *op, int32_t step, int32
                         bits = bits >> (first - w * BSO_WORD_BITS) << (first - w * BSO_WORD_BITS);
                     if ((w + 1) * BSO_WORD_BITS > last)
                         bits = bits << ((w + 1) * BSO_WORD_BITS - last) >> ((w + 1) * BSO_WORD_BITS - last);
-                    out = list_bits(bits, (uint32_t)(w * BSO_WORD_BITS), out);
+                    out = list_bits(bits, (uint32_t)(w * BSO_WORD_BITS), op->row, out);
                 }
-                end[1] = (uint32_t)(out - lists.channels);
+                end[1] = (uint32_t)(out - lists.rows);
                 length = end[1] - end[0];
                 lists.longest[p] = length > lists.longest[p] ? length : lists.longest[p];
                 end++;
@@ -462,95 +531,78 @@ static void list_row(const bso_span *span, const bso_op *op, int32_t step, int32
     }
 }
 
-/* The rows of weights that some channels name, 16 at a time: what is written beyond the end will be overwritten. */
-static inline void append_rows(const uint16_t *restrict channels, uint32_t number, uint32_t base, uint32_t row,
-                               uint32_t *restrict rows)
-{
-    uint32_t k;
-#if defined(BSO_VECTORS) && defined(__AVX512F__)
-    const __m512i begin = _mm512_set1_epi32((int)base), by = _mm512_set1_epi32((int)row);
-    for (k = 0; k < number; k += 16) {
-        const __m512i some = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(channels + k)));
-        _mm512_storeu_si512(rows + k, _mm512_add_epi32(_mm512_mullo_epi32(some, by), begin));
-    }
-#else
-    const uint32_t whole = (number + 15u) & ~15u;
-    for (k = 0; k < whole; k++)
-        rows[k] = base + (uint32_t)channels[k] * row;
-#endif
-}
-
-/* Gathers the rows that the spikes around an output pixel name, one list a plane; returns the number of spikes. */
-static int32_t gather(const bso_span *span, const bso_op *op, int32_t step, int32_t top, int32_t left, int32_t group,
-                      uint32_t lengths[15])
+/* The rows of weights that the spikes of one column of a window name, from all the rows of the window: for every column
+   of the input, plane by plane, group by group. Columns are shared by the windows that lie side by side. */
+static void gather_columns(const bso_span *span, const bso_op *op, int32_t step, int32_t top)
 {
     const bso_value *const in = span->values + op->input;
-    const int32_t down = op->dilation[0], across = op->dilation[1], planes = in->planes, groups = op->groups;
-    const int32_t reach = down * (op->kernel[0] - 1) + 1;
-    const uint32_t row = op->row, tap_size = (uint32_t)in->channels * row;
-    const uint32_t no_row = (uint32_t)(op->kernel[0] * op->kernel[1]) * tap_size; /* zeros */
+    const int32_t down = op->dilation[0], reach = down * (op->kernel[0] - 1) + 1, planes = in->planes;
+    const uint32_t line = (uint32_t)(op->kernel[1] * in->channels) * op->row;
     uint32_t *const rows = (uint32_t *)(void *)(span->scratch + op->rows);
-    int32_t i, j, p, first = 0, last = op->kernel[1], slot = top % reach, arrived = 0;
-    slot += slot < 0 ? reach : 0;
-    while (first < last && left + first * across < 0)
-        first++;
-    while (first < last && left + (last - 1) * across >= in->width)
-        last--;
-    for (p = 0; p < planes; p++)
-        lengths[p] = 0;
-    for (i = 0; i < op->kernel[0]; i++, slot += down) {
-        const int32_t y = top + i * down;
-        bso_row_lists lists;
-        if (slot >= reach)
-            slot -= reach;
-        if (y < 0 || y >= in->height)
-            continue;
-        lists = row_lists(span, op, step, slot);
-        for (p = 0; p < planes; p++) {
-            /* As many are copied from every list as the longest has: a number that the processor can foresee. */
-            const uint32_t longest = lists.longest[p];
-            uint32_t *list = rows + (size_t)p * op->row_capacity + lengths[p];
-            if (longest)
-                for (j = first; j < last; j++) {
-                    const uint32_t *const end = lists.ends + ((left + j * across) * planes + p) * groups + group;
-                    append_rows(lists.channels + end[0], longest, (uint32_t)(i * op->kernel[1] + j) * tap_size, row, list);
-                    list += end[1] - end[0];
+    uint32_t *end = (uint32_t *)(void *)(span->scratch + op->row_ends), *to = rows;
+    int32_t x, i, p, g;
+    *end = 0;
+    for (x = 0; x < in->width; x++)
+        for (p = 0; p < planes; p++)
+            for (g = 0; g < op->groups; g++) {
+                for (i = 0; i < op->kernel[0]; i++) {
+                    const int32_t y = top + i * down;
+                    if (y >= 0 && y < in->height) {
+                        const bso_row_lists lists = row_lists(span, op, step, y % reach);
+                        const uint32_t *const from = lists.ends + (x * planes + p) * op->groups + g;
+                        /* As many as the longest list has: a number that the processor can foresee. */
+                        append_rows(lists.rows + from[0], from[1] - from[0], lists.longest[p], (uint32_t)i * line, to);
+                        to += from[1] - from[0];
+                    }
                 }
-            lengths[p] = (uint32_t)(list - (rows + (size_t)p * op->row_capacity));
-        }
-    }
-    for (p = 0; p < planes; p++) {
-        arrived += (int32_t)(lengths[p] << p);
-        for (; lengths[p] & 3; lengths[p]++)
-            rows[(size_t)p * op->row_capacity + lengths[p]] = no_row;
-    }
-    return arrived;
+                *++end = (uint32_t)(to - rows);
+            }
 }
 
 static void run_count(const bso_span *span, const bso_op *op, int32_t steps, int32_t first, int32_t last)
 {
     const bso_value *const in = span->values + op->input, *const out = span->values + op->output;
     const int32_t reach = op->dilation[0] * (op->kernel[0] - 1) + 1; /* rows whose lists are kept */
-    const int32_t part = out->channels / op->groups;
+    const int32_t part = out->channels / op->groups, across = op->dilation[1];
     const uint8_t *const weight = op->weight;
-    const uint32_t *const rows = (const uint32_t *)(const void *)(span->scratch + op->rows);
+    const uint32_t *const ends = (const uint32_t *)(const void *)(span->scratch + op->row_ends);
     int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);
-    int32_t y, x, g, step, listed = 0;
+    int32_t y, x, g, p, step, column, listed = 0;
+    bso_events events;
+    events.rows = (const uint32_t *)(const void *)(span->scratch + op->rows);
+    events.rest = (uint32_t *)(void *)(span->scratch + op->rest);
+    events.planes = in->planes;
+    events.plane_step = op->groups;
+    events.column_step = across * in->planes * op->groups;
+    events.tap_size = (uint32_t)in->channels * op->row;
+    events.no_row = (uint32_t)(op->kernel[0] * op->kernel[1]) * events.tap_size; /* zeros */
     for (y = first; y < last; y++) {
         const int32_t top = y * op->stride[0] - op->padding[0];
         for (listed = listed > top ? listed : top > 0 ? top : 0; listed < in->height && listed < top + reach; listed++)
             for (step = 0; step < steps; step++)
                 list_row(span, op, step, listed, listed % reach);
-        for (x = 0; x < out->width; x++)
-            for (step = 0; step < steps; step++) {
+        for (step = 0; step < steps; step++) {
+            gather_columns(span, op, step, top);
+            for (x = 0; x < out->width; x++) {
                 const int32_t left = x * op->stride[1] - op->padding[1];
+                int32_t end = op->kernel[1];
+                for (events.first = 0; events.first < end && left + events.first * across < 0;)
+                    events.first++;
+                while (events.first < end && left + (end - 1) * across >= in->width)
+                    end--;
+                events.columns = end - events.first;
                 for (g = 0; g < op->groups; g++) {
-                    uint32_t lengths[15], done, width;
-                    const int32_t arrived = gather(span, op, step, top, left, g, lengths);
+                    uint32_t done, width;
+                    int32_t arrived = 0;
+                    events.ends = ends + (left + events.first * across) * in->planes * op->groups + g;
+                    for (column = 0; column < events.columns; column++)
+                        for (p = 0; p < in->planes; p++) {
+                            const uint32_t *const one = events.ends + column * events.column_step + p * op->groups;
+                            arrived += (int32_t)((one[1] - one[0]) << p);
+                        }
                     for (done = 0; done * 8 < (uint32_t)part; done += width) {
                         uint8_t planes[BSO_MAX_PLANES * WIDEST];
-                        const int used = count_rows(weight + done, rows, lengths, op->row_capacity, in->planes,
-                                                    op->row - done, planes, &width);
+                        const int used = count_rows(weight + done, &events, op->row - done, planes, &width);
                         const int32_t channels = part - (int32_t)done * 8, most = (int32_t)width * 8;
                         expand(planes, width, used, channels < most ? channels : most, 2, arrived,
                                sums + g * part + (int32_t)done * 8);
@@ -558,6 +610,7 @@ static void run_count(const bso_span *span, const bso_op *op, int32_t steps, int
                 }
                 finish_pixel(span, op, step, y, x, sums);
             }
+        }
     }
 }
 
@@ -809,7 +862,7 @@ static void run_pixel(const bso_span *span, const bso_op *op, int32_t step, int3
     }
 }
 
-/* Some rows of what a layer makes, all time steps of a pixel before the next pixel: its membranes stay near. */
+/* Some rows of what a layer makes; all time steps of a row before the next row, so that its membranes stay near. */
 static void run_rows(const bso_span *span, const bso_op *op, int32_t steps, int32_t first, int32_t last)
 {
     const bso_value *const out = span->values + op->output;
@@ -821,8 +874,8 @@ static void run_rows(const bso_span *span, const bso_op *op, int32_t steps, int3
         return;
     }
     for (y = first; y < last; y++)
-        for (x = 0; x < out->width; x++)
-            for (step = 0; step < steps; step++)
+        for (step = 0; step < steps; step++)
+            for (x = 0; x < out->width; x++)
                 run_pixel(span, op, step, y, x);
 }
 

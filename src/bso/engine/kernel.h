@@ -43,13 +43,13 @@ typedef struct {
     int32_t output;
     int32_t kernel[2], stride[2], padding[2], dilation[2], groups;
     int32_t input_shift, shift;
-    int32_t wide;   /* 1: products need 64 bits */
+    int32_t wide;   /* 1: products need 64 bits, or results a cut */
     int32_t count_padding;
     int32_t neurons; /* which membrane, or -1: a synapse without neurons of its own */
     int32_t leak, threshold;
     uint32_t row; /* bytes from one row of weights to the next */
     /* Scratch: bytes from the beginning of a thread's own part, a multiple of 64; capacities in elements. */
-    size_t lists, ends, rows, sums, spikes, membrane, list_capacity, row_capacity;
+    size_t lists, ends, rows, row_ends, rest, sums, spikes, membrane, list_capacity, row_capacity;
     const void *weight;
     const int32_t *multiplier, *offset;
 } bso_op;

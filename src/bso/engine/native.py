@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bso.artifact import Add, Artifact, AveragePool, Concat, Lif, MaxPool, Pool, Scale, Synapse, Value
+from bso.artifact import LARGEST, Add, Artifact, AveragePool, Concat, Lif, MaxPool, Pool, Scale, Synapse, Value
 from bso.errors import UserError
 
 Library = Literal["baseline", "avx2", "avx512"]
@@ -50,7 +50,7 @@ class OpTable(ctypes.Structure):
         + _fields(_Pair, "kernel stride padding dilation")
         + _fields(_Integer, "groups input_shift shift wide count_padding neurons leak threshold")
         + _fields(ctypes.c_uint32, "row")
-        + _fields(_Size, "lists ends rows sums spikes membrane list_capacity row_capacity")
+        + _fields(_Size, "lists ends rows row_ends rest sums spikes membrane list_capacity row_capacity")
         + _fields(_Pointer, "weight multiplier offset")
     )
 
@@ -100,7 +100,7 @@ class Weights:
     multiplier: np.ndarray
     offset: np.ndarray
     wide: bool
-    """Whether products need 64 bits."""
+    """Whether products need 64 bits, or results a cut."""
 
 
 def weights(layer: Synapse | Scale, value: Value) -> Weights:
@@ -116,11 +116,17 @@ def weights(layer: Synapse | Scale, value: Value) -> Weights:
         rows = np.ascontiguousarray(rows).view(np.uint8)
     if rows.size + rows.shape[1] >= 2**31:
         raise UserError(f"layer {layer.name}: {rows.size} bytes of weights; the C kernel takes fewer than 2^31.")
-    padded = np.zeros(rows.size + rows.shape[1] + _WEIGHT_SLACK, np.uint8)
+    padded = _zeros_aligned(rows.size + rows.shape[1] + _WEIGHT_SLACK)
     padded[: rows.size] = rows.ravel()
     product = largest * _magnitude(multiplier) + (1 << layer.shift >> 1)
-    wide = product >= 2**31 or (product >> layer.shift) + 1 + _magnitude(offset) >= 2**31
+    wide = product >= 2**31 or (product >> layer.shift) + 1 + _magnitude(offset) > LARGEST
     return Weights(padded, rows.shape[1], multiplier, offset, wide)
+
+
+def _zeros_aligned(size: int) -> np.ndarray:
+    """Bytes that begin with a line of the cache; vectors across two lines cost twice."""
+    room = np.zeros(size + _ALIGNMENT, np.uint8)
+    return room[-room.ctypes.data % _ALIGNMENT :][:size]
 
 
 def _magnitude(numbers: np.ndarray) -> int:
@@ -256,14 +262,17 @@ def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, w
     taps, part = op.kernel[0] * op.kernel[1], taken.channels // op.groups
     parts = {"sums": 4 * (max(taken.channels, made.channels) + _SLACK)}
     if op.neurons >= 0:
-        parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.channels}
+        parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.width * made.channels}
     if op.op == _COUNT:
         rows = chunk * min(op.dilation[0] * (op.kernel[0] - 1) + 1, taken.height)
+        lists = taken.width * taken.planes * op.groups + 1
         op.list_capacity = taken.width * taken.planes * taken.channels + part + _SLACK
-        op.row_capacity = (taps + 1) * part + _SLACK
-        parts["lists"] = 2 * rows * op.list_capacity
-        parts["ends"] = 4 * rows * (taken.width * taken.planes * op.groups + 1 + taken.planes)
-        parts["rows"] = 4 * taken.planes * op.row_capacity
+        op.row_capacity = op.kernel[0] * taken.width * taken.planes * taken.channels + part + _SLACK
+        parts["lists"] = 4 * rows * op.list_capacity
+        parts["ends"] = 4 * rows * (lists + taken.planes)
+        parts["rows"] = 4 * op.row_capacity
+        parts["row_ends"] = 4 * lists
+        parts["rest"] = 4 * (op.kernel[1] + 1) * _SLACK
     elif op.op == _DENSE:
         op.row_capacity = taps * part + 1
         parts["lists"] = 2 * taps * taken.channels
@@ -329,7 +338,7 @@ class Native:
             if isinstance(layer, Synapse | Scale)
         }
         self._models: dict[tuple[bool, int], tuple[Plan, _ModelTable, Any]] = {}
-        self._workspace = np.empty(0, np.uint8)
+        self._workspace = _zeros_aligned(0)
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -348,7 +357,9 @@ class Native:
             layout, model = self._model(still, time_steps)
             by_rows = batch < self.threads
             values = layout.values_bytes * (1 if by_rows else self.threads)
-            workspace = self._reserve(values + layout.scratch_bytes * self.threads)
+            size = values + layout.scratch_bytes * self.threads
+            if self._workspace.size < size:
+                self._workspace = _zeros_aligned(size)
             barrier = np.zeros(2, np.uint32)
             if membranes is None and layout.chunk < time_steps:
                 shapes = [self.artifact.values[i + 1].shape for i in self.artifact.lifs]
@@ -365,7 +376,7 @@ class Native:
                 membranes=membrane_table and ctypes.addressof(membrane_table),
                 records=record_table and ctypes.addressof(record_table),
                 outputs=total.ctypes.data,
-                workspace=workspace,
+                workspace=self._workspace.ctypes.data,
                 values_bytes=layout.values_bytes,
                 scratch_bytes=layout.scratch_bytes,
                 threads=self.threads,
@@ -409,12 +420,6 @@ class Native:
             )
             self._models[key] = layout, model, (ops, values)
         return self._models[key][:2]
-
-    def _reserve(self, size: int) -> int:
-        """The address of a workspace of so many bytes, aligned."""
-        if self._workspace.size < size + _ALIGNMENT:
-            self._workspace = np.empty(size + _ALIGNMENT, np.uint8)
-        return _aligned(self._workspace.ctypes.data)
 
 
 def _pointers(arrays: Sequence[np.ndarray], dtype: type) -> Any:
