@@ -135,7 +135,7 @@ class _Walk:
         elif x.binary:
             layer = self._binary(x, gain, offset)
         else:
-            layer = self._real(x, offset)
+            return self._real(x, offset)
         return self._emit(layer, self._unit, x.mean, x.variance)
 
     def _binary(self, x: _Pending, gain: np.ndarray, offset: np.ndarray) -> Layer:
@@ -147,17 +147,29 @@ class _Walk:
         multiplier, shift = (_int32(gain), 0) if whole else _multipliers(gain * 2.0 ** self._input_shift(x.source))
         return self._made(x, "bits", bits, multiplier, shift, offset)
 
-    def _real(self, x: _Pending, offset: np.ndarray) -> Layer:
+    def _real(self, x: _Pending, offset: np.ndarray) -> _Value:
         assert x.weight is not None
         # Each output channel has a scale of its own, as fine as 16 bits and sums below 2^31 allow.
         flat = np.abs(x.weight.reshape(len(x.weight), -1))
-        rounding = flat.shape[1] / 2
-        room = 2**31 / min(x.source.high, 32768) - rounding - 1
+        room = 2**31 / min(x.source.high, 32768) - flat.shape[1] / 2 - 1
         fine = np.minimum(32767 / np.maximum(flat.max(1), 1e-30), room / np.maximum(flat.sum(1), 1e-30))
-        integers = np.rint(x.weight * fine[:, None, None, None]).astype(np.int16)
+        scaled = x.weight * fine[:, None, None, None]
         gain = x.scale * x.source.unit * 2.0 ** self._input_shift(x.source) / self._unit / fine
+        high = self._emit(self._int16(x, np.rint(scaled), gain, offset), self._unit, x.mean, x.variance)
+        if x.source.kind in ("spikes", "counts") or (fine * flat.max(1)).min() >= 2**14:
+            return high
+        # Where sums leave the weights fewer than 14 bits, what was rounded off becomes a second synapse.
+        more = 2.0 ** math.floor(math.log2(2**31 / 32768 / flat.shape[1]))
+        rest = self._int16(
+            replace(x, name=f"{x.name}.rest"), np.rint((scaled - np.rint(scaled)) * more), gain / more, offset * 0
+        )
+        low = self._emit(rest, self._unit)
+        return self._emit(deployed.Add(f"{x.name}.sum", (high.index, low.index)), self._unit, x.mean, x.variance)
+
+    def _int16(self, x: _Pending, weight: np.ndarray, gain: np.ndarray, offset: np.ndarray) -> Layer:
         multiplier, shift = _multipliers(gain)
-        return self._made(x, "int16", _rows(integers, x.geometry["groups"]), multiplier, shift, offset)
+        rows = _rows(weight.astype(np.int16), x.geometry["groups"])
+        return self._made(x, "int16", rows, multiplier, shift, offset)
 
     def _made(
         self, x: _Pending, weights: Any, weight: np.ndarray, multiplier: np.ndarray, shift: int, offset: np.ndarray

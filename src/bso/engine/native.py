@@ -176,7 +176,7 @@ def plan(artifact: Artifact, still: bool, time_steps: int, word_bits: Literal[32
     lives = [(0, last)]
     for i, layer in enumerate(artifact.layers):
         begin = layer.inputs[0] - 1 if isinstance(layer, Lif) and layer.inputs[0] - 1 in fused else i
-        kept = unchanging[i + 1] or i + 1 == last
+        kept = i + 1 == last or (unchanging[i + 1] and not all(unchanging[taker + 1] for taker in takers[i + 1]))
         lives.append((0, last) if kept else (begin, max(takers[i + 1])))
     whole = [size * (1 if same else chunk) for size, same in zip(sizes, unchanging, strict=True)]
     values_bytes = _place(tables, whole, lives)
