@@ -380,6 +380,86 @@ def test_a_bad_gradient_ends_an_accumulated_sequence_without_a_mark_of_its_own()
     assert flip.flip_counts == [2, 0]
 
 
+def chain() -> tuple[bso.Sequential, Tensor]:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (bso.BinaryLinear(30, 30), bso.LIF())]
+    return bso.Sequential(*layers).double(), torch.rand(5, 30, dtype=torch.float64) * 3
+
+
+@every_rule
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gradients_that_backward_folds_in_equal_those_in_grad(make, accumulate: bool) -> None:
+    results = []
+    for by_hand in (False, True):
+        net, x = chain()
+        weights = list(net.parameters())
+        flip = make(weights)
+        for _ in range(4):
+            for t in range(3):
+                loss = net(x, None)[0].spikes.square().sum()
+                if by_hand:
+                    for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                        weight.grad = gradient
+                else:
+                    loss.backward()
+                    assert all(weight.grad is None for weight in weights)
+                (flip.accumulate if accumulate else flip.step)(t=t)
+                flip.zero_grad()
+            if accumulate:
+                flip.step()
+        results.append([value for w in weights for value in (w.bits, *flip.state[w].values())])
+    assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
+
+
+def test_one_gradient_is_alive_at_a_time() -> None:
+    net, x = chain()
+    flip, alive = BSO(net.parameters()), []
+    flip.reduce_gradients(lambda gradient: alive.append(sum(p.grad is not None for p in net.parameters())))
+    net(x, None)[0].spikes.sum().backward()
+    assert alive == [0] * 4  # each has left its parameter already
+
+
+def test_gradients_are_reduced_before_they_are_used() -> None:
+    net, x = chain()
+    flip = BSO(net.parameters(), beta=0.0)
+    flip.reduce_gradients(lambda gradient: nn.init.constant_(gradient, 2.0))
+    net(x, None)[0].spikes.sum().backward()
+    flip.step()
+    assert all(flip.state[p]["momentum"].eq(2.0).all() for p in net.parameters())
+
+
+@every_rule
+def test_a_nan_from_backward_flips_nothing_and_is_not_in_the_momentum(make) -> None:
+    net, x = chain()
+    flip = make(net.parameters())
+    bits = [p.bits.clone() for p in net.parameters()]
+    (net(x, None)[0].spikes.sum() * math.nan).backward()
+    with pytest.raises(bso.UserError, match="holds NaN or infinite values"):
+        flip.step(t=0)
+    assert all(torch.equal(p.bits, before) for p, before in zip(net.parameters(), bits, strict=True))
+    assert not any(flip.state[p]["momentum"].any() for p in net.parameters())
+    net(x, None)[0].spikes.sum().backward()
+    flip.step(t=0)
+
+
+def test_misuse_of_gradients_that_are_folded_in_teaches() -> None:
+    net, x = chain()
+    flip = BSO(net.parameters())
+    net(x, None)[0].spikes.sum().backward()
+    with pytest.raises(bso.UserError, match=r"expected step\(\) or accumulate\(\) after each backward"):
+        net(x, None)[0].spikes.sum().backward()
+    with pytest.raises(bso.UserError, match="unfinished sequence"):
+        flip.state_dict()
+    flip.zero_grad()
+    other = BSO(net.parameters())
+    with pytest.raises(bso.UserError, match="two flip optimizers hold the same parameter"):
+        net(x, None)[0].spikes.sum().backward()
+    del flip
+    other.zero_grad()
+    net(x, None)[0].spikes.sum().backward()
+    other.step()
+
+
 def test_moving_the_network_moves_the_momentum_along() -> None:
     layer = bso.BinaryLinear(4, 2)
     flip = BSO([layer.weight])

@@ -35,11 +35,11 @@ def pack(mask: Tensor) -> Tensor:
 
 
 @functools.cache
-def _sign_table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The eight signs of every byte, shape [256, 8]."""
+def _sign_table(device: torch.device) -> Tensor:
+    """The eight signs of every byte, one byte each, read as one integer."""
     byte = torch.arange(256, device=device)
     bit = (byte[:, None] >> torch.arange(8, device=device)) & 1
-    return (2 * bit - 1).to(dtype)
+    return (2 * bit - 1).to(torch.int8).view(torch.int64).view(-1)
 
 
 def unpack(bits: Tensor, num_weights: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -49,8 +49,7 @@ def unpack(bits: Tensor, num_weights: int, dtype: torch.dtype = torch.float32) -
         >>> unpack(torch.tensor([13], dtype=torch.uint8), 4)
         tensor([ 1., -1.,  1.,  1.])
     """
-    table = _sign_table(dtype, bits.device)
-    return table.index_select(0, bits.int()).view(-1)[:num_weights]
+    return _sign_table(bits.device).index_select(0, bits.int()).view(torch.int8)[:num_weights].to(dtype)
 
 
 class BinaryParameter(nn.Parameter):

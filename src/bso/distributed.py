@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
-from bso.bits import BinaryParameter
+from bso.optim import FlipOptimizer
 
 
 class World(NamedTuple):
@@ -87,15 +87,9 @@ def average_gradients(optimizers: Iterable[Optimizer]) -> None:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         average(p.grad for p in parameters if p.grad is not None)
 
-    def at_once(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        average([parameter.grad])
-
     for optimizer in optimizers:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if all(isinstance(p, BinaryParameter) for p in parameters):
-            for parameter in parameters:
-                parameter.register_post_accumulate_grad_hook(at_once)
+        if isinstance(optimizer, FlipOptimizer):
+            optimizer.reduce_gradients(lambda gradient: average([gradient]))
         else:
             optimizer.register_step_pre_hook(at_step)
 

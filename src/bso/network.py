@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bso.errors import UserError
+from bso.fused import find_run, run_step
 from bso.layers import TracedLayer
 from bso.neuron import LIF, Stateful
 from bso.trace import Activity
@@ -145,12 +146,22 @@ class Sequential(_Composition):
 
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
-        states = []
         if isinstance(x, Tensor):
             self.input_shape = tuple(x.shape[1:])
-        for layer, past in self._with_states(state):
-            x, now = _step(layer, x, past)
-            states.append(now)
+        states, layers, place = [], list(self._with_states(state)), 0
+        modules = [layer for layer, _ in layers]
+        while place < len(layers):
+            run = find_run(modules, place, x)
+            if run is None or not isinstance(x, Tensor):
+                layer, past = layers[place]
+                x, now = _step(layer, x, past)
+                states.append(now)
+                place += 1
+            else:
+                past = layers[place + (run.norm is not None)][1]
+                x, now = run_step(run, x, past)
+                states += [now if module is run.neuron else None for module in run.modules]
+                place += len(run.modules)
         return x, self._kept(states)
 
 
@@ -231,10 +242,16 @@ class ImageNetwork(Sequential):
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
         """Logits of one time step, and the new state."""
         shape = tuple(x.shape) if isinstance(x, Tensor) else ()
-        if len(shape) != 4 or shape[1] != self.in_channels or min(shape[2:]) < self.minimum_size:
+        if (
+            not isinstance(x, Tensor)
+            or len(shape) != 4
+            or shape[1] != self.in_channels
+            or min(shape[2:]) < self.minimum_size
+        ):
             raise UserError(
                 f"input: received shape {shape}; expected [batch, {self.in_channels}, height, width] of one "
                 f"time step, at least {self.minimum_size} pixels each way. Build the network with "
                 "in_channels=..., and give it [T, batch, ...] one step at a time."
             )
-        return super().forward(x, state)
+        # The memory order that convolutions and pooling are fastest in; every layer keeps it.
+        return super().forward(x.contiguous(memory_format=torch.channels_last), state)

@@ -85,7 +85,14 @@ class Stateful(nn.Module):
                 _, state = self(x[:1], None)
         finally:
             finding_shapes.reset(token)
-        return map_state(lambda tensor: tensor.new_zeros(len(x), *tensor.shape[1:]), state)
+        return map_state(lambda tensor: _zeros(tensor, len(x)), state)
+
+
+def _zeros(sample: Tensor, size: int) -> Tensor:
+    """Zeros for a batch of `size` tensors like that of one sample, in the same memory order."""
+    last = sample.dim() == 4 and sample.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if last else torch.contiguous_format
+    return sample.new_zeros(()).expand(size, *sample.shape[1:]).contiguous(memory_format=order)
 
 
 def map_state(change: Any, state: Any) -> Any:
@@ -146,7 +153,7 @@ class LIF(Stateful):
             zeros = torch.zeros_like(current)
             state = LIFState(zeros, zeros if rule.has_trace else None)
         else:
-            _check_state(state, current, rule)
+            check_state(state, current, rule)
         spikes, membrane = lif_step(
             current, state.membrane, leak=self.leak, threshold=self.threshold, surrogate=self.surrogate
         )
@@ -166,7 +173,8 @@ class LIF(Stateful):
         return f"leak={self.leak}, threshold={self.threshold}, surrogate={self.surrogate}, gradient={name}"
 
 
-def _check_state(state: LIFState, current: Tensor, rule: GradientRule) -> None:
+def check_state(state: LIFState, current: Tensor, rule: GradientRule) -> None:
+    """Refuses a state that is not one for this current and this rule."""
     for tensor in state:
         if tensor is not None and _kind(tensor) != _kind(current):
             raise UserError(

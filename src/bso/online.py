@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bso.errors import UserError
-from bso.neuron import LIF, Stateful
+from bso.fused import recycling_state
+from bso.neuron import LIF, Stateful, map_state
 from bso.optim import accumulate_all, update_all
 
 
@@ -61,10 +62,11 @@ def online_update(
             "rule. Use bptt_update, or build it with LIF(gradient='ottt')."
         )
     total_logits = total_loss = None
+    # The caller's state stays as it is; what the loop itself has made is written over, step by step.
+    state = map_state(Tensor.clone, state)
     for t, frame in enumerate(frames):
-        if state is None:
-            state = net.initial_state(frame)
-        logits, state = net(frame, state)
+        with recycling_state():
+            logits, state = net(frame, state)
         value = loss(logits)
         value.backward()
         logits, value = logits.detach(), value.detach()

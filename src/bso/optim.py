@@ -12,6 +12,7 @@ Legend: W signs, M momentum, v second moment, G gradient, γ gamma.
 """
 
 import math
+import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -60,8 +61,9 @@ def tbso_flips(signs: Tensor, momentum: Tensor, second_moment: Tensor, gamma: fl
 class FlipOptimizer(Optimizer):
     """What BSO and T-BSO share: momentum, flips, checks. Derive an own rule by `_rule`.
 
-    Gradients are read from `.grad` by `step`, in real time, or folded into the momentum step by step by
-    `accumulate` and applied by one `step` at the end of the sequence.
+    Each gradient is folded into the momentum as soon as backward has made it and freed, so that the gradient of one
+    parameter is alive at a time; `.grad` is None afterwards. `step` flips in real time; `accumulate` ends a time step
+    without a flip, and one `step` at the end of the sequence flips. A `.grad` that was set by hand is used as well.
 
     Attributes:
         flip_counts: After each `step`, how many weights of each parameter flipped, in their order.
@@ -78,12 +80,19 @@ class FlipOptimizer(Optimizer):
                 "binary, real = bso.split_parameters(net)."
             )
         self._start_sequence()
+        self._reduce: Callable[[Tensor], object] = lambda gradient: None
         super().__init__(params, defaults)
 
     def _start_sequence(self) -> None:
         self._accumulated: set[BinaryParameter] = set()
         self._accumulated_times: set[int] = set()
         self._flips: dict[BinaryParameter, Tensor] = {}
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
+        # Mean squares of the gradients that are in the momentum and wait for their time step to end.
+        self._folded: dict[BinaryParameter, Tensor] = {}
+        self._refused: BinaryParameter | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Where torch ends loading, copying and unpickling; none of them goes on in the middle of a sequence.
@@ -119,6 +128,16 @@ class FlipOptimizer(Optimizer):
         # Made at once, so that a network that trains for one step is known to fit for all.
         for parameter in added["params"]:
             self.state[parameter] = self._initial_state(parameter)
+            parameter.register_post_accumulate_grad_hook(_folding(weakref.ref(self)))
+
+    def reduce_gradients(self, reduce: Callable[[Tensor], object]) -> None:
+        """Sets what happens to each gradient, in place, before it is used: a mean over processes, for example."""
+        self._reduce = reduce
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of an unfinished time step; those that are in the momentum already stay there."""
+        super().zero_grad(set_to_none)
+        self._forget_gradients()
 
     @property
     def flip_counts(self) -> list[int]:
@@ -138,12 +157,12 @@ class FlipOptimizer(Optimizer):
         Over a sequence, M ← β1 M + (1 − β1) Σ G[t], with the momentum itself as the accumulator.
 
         Raises:
-            NotFinite: If a gradient is not finite. The sequence ends there without a flip; the momentum keeps the
-                value that it had before this time step.
+            NotFinite: If a gradient is not finite. The sequence ends there without a flip; that gradient is not in
+                the momentum.
         """
         t = self._checked_time(t)
-        for group, parameter, mean_square in self._finite_gradients():
-            self._fold(group, parameter, mean_square, t)
+        for group, parameter, mean_square in self._take_gradients():
+            self._observe(group, parameter, mean_square, t)
             parameter.grad = None
             self._accumulated.add(parameter)
         if t is not None:
@@ -158,7 +177,7 @@ class FlipOptimizer(Optimizer):
             t: Time step of the gradients, from 0.
 
         Raises:
-            NotFinite: If a gradient is not finite; no weight flips then and the momentum keeps its value.
+            NotFinite: If a gradient is not finite; no weight flips then, and that gradient is not in the momentum.
         """
         loss = None
         if closure is not None:
@@ -169,13 +188,13 @@ class FlipOptimizer(Optimizer):
             return loss
         t = self._checked_time(t)
         self._flips = {}
-        for group, parameter, mean_square in self._finite_gradients():
-            self._fold(group, parameter, mean_square, t)
+        for group, parameter, mean_square in self._take_gradients():
+            self._observe(group, parameter, mean_square, t)
             self._flip(group, parameter, t)
         return loss
 
     def _flip_accumulated(self, t: int | None) -> None:
-        pending = any(p.grad is not None for group in self.param_groups for p in group["params"])
+        pending = self._folded or any(p.grad is not None for group in self.param_groups for p in group["params"])
         if t is not None or pending:
             raise UserError(
                 f"step: received {'gradients that are not' if pending else f't={t} with gradients'} "
@@ -189,21 +208,44 @@ class FlipOptimizer(Optimizer):
         self._accumulated.clear()
         self._accumulated_times.clear()
 
-    def _finite_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
-        """Every parameter that has a gradient, with its mean square; raises before anything is changed."""
-        found = [(g, p) for g in self.param_groups for p in g["params"] if p.grad is not None]
-        squares = [_mean_square(p.grad) for _, p in found]
-        finite = torch.stack([square.isfinite().to(squares[0].device) for square in squares]) if squares else []
-        for (_, parameter), good in zip(found, finite, strict=True):
-            if not good:
-                self._start_sequence()
-                raise NotFinite(
-                    f"{type(self).__name__}: the gradient of a binary parameter of shape "
-                    f"{tuple(parameter.shape)} holds NaN or infinite values; expected finite ones. No weight "
-                    "was flipped and the momentum is as before. Look for a loss that overflows or for bad "
-                    "inputs, then call zero_grad()."
-                )
-        return [(group, p, square) for (group, p), square in zip(found, squares, strict=True)]
+    def _fold_at_once(self, parameter: BinaryParameter) -> None:
+        """Takes a gradient that backward has just made."""
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            raise UserError("two flip optimizers hold the same parameter; expected one. Delete the one before.")
+        if parameter in self._folded:
+            raise UserError(
+                "backward: the gradients of the backward pass before are in the momentum already; expected step() or "
+                "accumulate() after each backward pass. Add up the losses, or set .grad yourself."
+            )
+        self._reduce(gradient)
+        mean_square = _mean_square(gradient)
+        if self._refused is None and not mean_square.isfinite():
+            self._refused = parameter
+        if self._refused is None:
+            group = next(g for g in self.param_groups if any(p is parameter for p in g["params"]))
+            self._fold(group, parameter, gradient)
+        self._folded[parameter] = mean_square
+
+    def _take_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
+        """Every parameter that has a gradient, which is in the momentum then, with its mean square."""
+        everything = [(g, p) for g in self.param_groups for p in g["params"]]
+        squares = {p: _mean_square(p.grad) for _, p in everything if p.grad is not None}
+        refused = [p for p, square in squares.items() if not square.isfinite()]
+        if self._refused is not None or refused:
+            parameter = refused[0] if self._refused is None else self._refused
+            self._start_sequence()
+            raise NotFinite(
+                f"{type(self).__name__}: the gradient of a binary parameter of shape {tuple(parameter.shape)} holds "
+                "NaN or infinite values; expected finite ones. No weight was flipped, and it is not in the momentum. "
+                "Look for a loss that overflows or for bad inputs, then call zero_grad()."
+            )
+        for group, parameter in everything:
+            if parameter.grad is not None:
+                self._fold(group, parameter, parameter.grad)
+        squares |= self._folded
+        self._folded = {}
+        return [(group, p, squares[p]) for group, p in everything if p in squares]
 
     def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
         return {"momentum": torch.zeros(parameter.shape, dtype=_wide(parameter), device=parameter.device)}
@@ -217,14 +259,16 @@ class FlipOptimizer(Optimizer):
             momentum.add_(signs(parameter).to(momentum.dtype), alpha=-group["initial_momentum"])
         return momentum
 
-    def _fold(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
-        assert parameter.grad is not None
+    def _fold(self, group: dict[str, Any], parameter: BinaryParameter, gradient: Tensor) -> None:
         momentum, rate = self._momentum(group, parameter), group["one_minus_beta1"]
-        gradient = parameter.grad.to(momentum.dtype)
-        if parameter in self._accumulated:
+        gradient = gradient.to(momentum.dtype)
+        if parameter in self._accumulated or parameter in self._folded:
             momentum.add_(gradient, alpha=rate)
         else:
             momentum.lerp_(gradient, rate)
+
+    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        """Takes note of the mean square of a gradient of time step `t`."""
 
     def _flip(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> None:
         rule = self._rule(group, parameter, t)
@@ -235,7 +279,7 @@ class FlipOptimizer(Optimizer):
             packed = parameter.bits[start // 8 : math.ceil((start + part.numel()) / 8)]
             flips = rule(unpack(packed, part.numel(), part.dtype), part)
             parameter.flip_(flips, start)
-            count += flips.sum()
+            count += flips.count_nonzero()
         self._flips[parameter] = count
 
     def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
@@ -248,7 +292,7 @@ class FlipOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, momentum and second moments; see `torch.optim.Optimizer.state_dict`."""
-        if self._accumulated:
+        if self._accumulated or self._folded:
             raise UserError(
                 "state_dict: gradients of an unfinished sequence are in the momentum; expected none. Call step() first."
             )
@@ -393,8 +437,7 @@ class TBSO(FlipOptimizer):
         state["second_moment"] = state["second_moment"].to(parameter.device)
         return state["second_moment"]
 
-    def _fold(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
-        super()._fold(group, parameter, mean_square, t)
+    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
         assert t is not None
         self._second_moment(parameter)[t].lerp_(mean_square, group["one_minus_beta2"])
 
@@ -432,10 +475,22 @@ def _wide(parameter: BinaryParameter) -> torch.dtype:
     return torch.promote_types(parameter.dtype, torch.float32)
 
 
+def _folding(optimizer: "weakref.ref[FlipOptimizer]") -> Callable[[Any], None]:
+    """A hook that hands a parameter's gradient to its optimizer, as long as that lives."""
+
+    @torch.no_grad()
+    def hook(parameter: Any) -> None:
+        owner = optimizer()
+        if owner is not None:
+            owner._fold_at_once(parameter)
+
+    return hook
+
+
 def _mean_square(gradient: Tensor) -> Tensor:
     # In double, where no single-precision value overflows and tiny ones do not vanish.
-    parts = [part.double().square().sum() for part in gradient.reshape(-1).split(_CHUNK)]
-    return torch.stack(parts).sum() / gradient.numel()
+    parts = (part.double() for part in gradient.reshape(-1).split(_CHUNK >> 2))
+    return torch.stack([part.dot(part) for part in parts]).sum() / gradient.numel()
 
 
 def _check_numbers(settings: dict[str, Any]) -> None:

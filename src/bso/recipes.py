@@ -481,7 +481,7 @@ def dvs_cifar10_small() -> Config:
 @_recipe
 def nmnist_small() -> Config:
     """N-MNIST event recordings on two CPU cores: five frames."""
-    return dataclasses.replace(_SMALL, dataset="nmnist", time_steps=5, plan=(16, 32, "pool", 64, "pool", 64), epochs=15)
+    return dataclasses.replace(_SMALL, dataset="nmnist", time_steps=5, plan=(16, "pool", 32, "pool", 64), epochs=30)
 
 
 @_recipe

@@ -33,8 +33,8 @@ class Sigmoid:
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
-        sigmoid = torch.sigmoid(self.alpha * x)
-        return self.alpha * sigmoid * (1 - sigmoid)
+        sigmoid = (self.alpha * x).sigmoid_()
+        return torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1).mul_(self.alpha)
 
 
 @dataclass(frozen=True)

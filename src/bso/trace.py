@@ -57,10 +57,12 @@ class GradientRule:
 
     Attributes:
         has_trace: Whether a trace is kept beside the membrane.
+        needs_membrane: Whether the trace depends on the membrane.
         keeps_graph: Whether the state stays connected to the past (only BPTT).
     """
 
     has_trace = True
+    needs_membrane = True
     keeps_graph = False
 
     def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
@@ -84,6 +86,8 @@ class OTTT(GradientRule):
         >>> OTTT().trace(torch.tensor([1.0]), torch.tensor([1.0]), zero, zero, leak=0.5)
         tensor([1.5000])
     """
+
+    needs_membrane = False
 
     def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
         """â[t] = λ â[t−1] + s[t]."""

@@ -137,7 +137,7 @@ def _line(number: int, name: str, places: Points, points: Points, show: Callable
 def _legend(names: Sequence[str], top: float) -> tuple[str, int]:
     parts, x, row = [], float(_LEFT), 0
     for number, name in enumerate(names):
-        width = 30 + 7 * len(name)
+        width = 34 + 7.3 * len(name)
         if x + width > _WIDTH and x > _LEFT:
             x, row = float(_LEFT), row + 1
         y = top + 18 * row
@@ -205,7 +205,7 @@ def matrix_chart(
             )
             text = show(value)
             if cell >= 7 * len(text) and value:
-                color = ' style="fill: var(--paper)"' if share > 0.55 else ""
+                color = ' style="fill: var(--paper)"' if share > 0.7 else ""
                 x = left + (column + 0.5) * cell
                 parts.append(_text(x, y + cell / 2 + 4, text, anchor="middle", more=color))
     return _svg(title, _WIDTH, top + len(rows) * cell + 8, parts)

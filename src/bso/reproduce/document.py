@@ -87,7 +87,7 @@ def _drawn(figure: dict[str, Any]) -> str:
         return matrix_chart(figure["title"], figure["rows"], row_names=names, column_names=names, axes=axes)
     axes = {key: figure[key] for key in ("log_x", "log_y") if key in figure}
     lines = {name: [(x, y) for x, y in points] for name, points in figure["lines"].items()}
-    return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:.3g}".format, **axes)
+    return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **axes)
 
 
 def _methods(result: dict[str, Any], link: str) -> str:
@@ -159,6 +159,6 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str
         | --- | --- |
         | 0.5 | – |
     """
-    cells = [["–" if cell is None else f"{cell}".replace("|", "\\\\|") for cell in row] for row in rows]
-    lines = [list(columns), ["---"] * len(columns), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = [["–" if cell is None else str(cell).replace("|", "\\|") for cell in row] for row in (columns, *rows)]
+    cells.insert(1, ["---"] * len(columns))
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
