@@ -84,7 +84,7 @@ def _parameters(layer: Layer) -> tuple[Tensor, ...]:
     if not isinstance(layer, Synapse | Scale):
         return ()
     gain = torch.from_numpy(layer.multiplier / 2.0**layer.shift)
-    offset = torch.from_numpy(layer.offset).float()
+    offset = torch.from_numpy(layer.offset.astype(np.float32))
     if isinstance(layer, Scale):
         return gain.float(), offset
     rows, outs = layer.weight, layer.out // layer.groups
