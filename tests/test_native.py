@@ -239,6 +239,15 @@ class TestFastest:
         runner = Native(artifact, 1)
         assert_same(results(runner, frames, 20, (1, 1, 3, 9, 6)), results(runner, frames, 20))
 
+    @pytest.mark.parametrize("steps", [3, 40])
+    @pytest.mark.parametrize("network", ["pooled", "residual", "joined"])
+    def test_without_membranes_they_begin_at_zero(self, network, steps):
+        artifact = NETWORKS[network]
+        frames = inputs(artifact, 1, 2)
+        for threads in (1, 4):
+            found = Native(artifact, threads).run(frames, steps, None)
+            np.testing.assert_array_equal(found, results(Native(artifact, 1), frames, steps)[0])
+
     def test_misuse_says_what_to_do(self):
         with pytest.raises(UserError, match="numpy"):
             Native(NETWORKS["groups"], 1, "sse9")  # pyright: ignore[reportArgumentType]

@@ -93,6 +93,13 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     inspect = _command(commands, "inspect", _inspect, _inspect_text)
     inspect.add_argument("path", metavar="RUN|MODEL", help="a model file, a run directory, or `digits`")
 
+    bench = commands.add_parser("bench", help="Measure speed here.", description="Measure speed here.")
+    benches = bench.add_subparsers(metavar="WHAT", required=True)
+    inference = _command(benches, "inference", _bench_inference, _bench_inference_text)
+    inference.add_argument(
+        "--model", metavar="RUN|MODEL", help="also a trained network: a model file, or a run directory"
+    )
+
     report = _command(commands, "report", _report, _report_text)
     report.add_argument("runs", metavar="RUN", nargs="+", help="run directories")
     report.add_argument("--out", metavar="FILE", help="the page (report.html in the run, or here for several)")
@@ -305,6 +312,16 @@ def _predict_text(result: dict[str, Any]) -> str:
     lines = result["predictions"]
     width = max(len(line["input"]) for line in lines)
     return "\n".join(f"{line['input']:<{width}}  {line['label']}  {line['share']:.0%}" for line in lines)
+
+
+def _bench_inference(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds an image takes, against the best eager torch, at several firing rates."""
+    model = None if options.model is None else _model(options.model).artifact
+    return need("bso.bench.inference").bench_inference(model)
+
+
+def _bench_inference_text(result: dict[str, Any]) -> str:
+    return need("bso.bench.inference").inference_text(result)
 
 
 def _inspect(options: argparse.Namespace) -> dict[str, Any]:

@@ -214,22 +214,17 @@ static void expand(const uint8_t *planes, size_t stride, int num_planes, int32_t
             _mm256_storeu_si256((__m256i *)(void *)(out + c + (k & 1) * 16 + (k >> 1) * 8), _mm256_sub_epi32(numbers, less));
         }
 #elif defined(BSO_VECTORS)
-        typedef uint16_t lanes __attribute__((vector_size(32)));
-        typedef int16_t mask __attribute__((vector_size(32)));
-        const lanes each = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
-        for (k = 0; k < 32; k += 16) {
-            lanes sum = each ^ each;
-            uint16_t numbers[16];
+        typedef uint16_t eight __attribute__((vector_size(16)));
+        const eight each = {1, 2, 4, 8, 16, 32, 64, 128};
+        for (k = 0; k < 32; k += 8) {
+            eight sum = each ^ each;
             int32_t i;
             for (p = low - 1; p >= 0; p--) {
-                const uint8_t *const two = at + (size_t)p * stride + k / 8;
-                const uint16_t bits = (uint16_t)(two[0] | two[1] << 8);
-                const lanes all = bits - (each ^ each);
-                sum = sum + sum - (lanes)(mask)((all & each) == each);
+                const eight all = at[(size_t)p * stride + (size_t)k / 8] - (each ^ each);
+                sum = sum + sum - (eight)((all & each) == each);
             }
-            memcpy(numbers, &sum, sizeof numbers);
-            for (i = 0; i < 16; i++)
-                out[c + k + i] = factor * (int32_t)numbers[i] - minus;
+            for (i = 0; i < 8; i++)
+                out[c + k + i] = factor * (int32_t)sum[i] - minus;
         }
 #else
         for (k = 0; k < 32; k++)

@@ -138,7 +138,9 @@ def counts(layer: Synapse, value: Value) -> bool:
     return layer.weights == "bits" and value.kind in ("spikes", "counts")
 
 
-def plan(artifact: Artifact, still: bool, time_steps: int, word_bits: Literal[32, 64] = 64) -> Plan:
+def plan(
+    artifact: Artifact, still: bool, time_steps: int, word_bits: Literal[32, 64] = 64, forgetful: bool = False
+) -> Plan:
     """Lays out the tables and the workspace of a network.
 
     Args:
@@ -146,6 +148,7 @@ def plan(artifact: Artifact, still: bool, time_steps: int, word_bits: Literal[32
         still: Whether the input is the same at all time steps.
         time_steps: How many at most are computed layer by layer; fewer where the values of so many would be large.
         word_bits: `BSO_WORD_BITS` of kernel.h.
+        forgetful: Whether `membranes` of the call may be null; then scratch holds those of one row.
     """
     unchanging = [still]
     for layer in artifact.layers:
@@ -213,7 +216,9 @@ def plan(artifact: Artifact, still: bool, time_steps: int, word_bits: Literal[32
                 op.count_padding = isinstance(layer, AveragePool) and layer.count_padding
             if isinstance(layer, Synapse | Pool):
                 op.kernel, op.stride, op.padding = layer.kernel, layer.stride, layer.padding
-            scratch_bytes = max(scratch_bytes, _lay_scratch(op, tables[op.input], tables[op.output], chunk, word_bits))
+            scratch_bytes = max(
+                scratch_bytes, _lay_scratch(op, tables[op.input], tables[op.output], chunk, word_bits, forgetful)
+            )
             ops.append(op)
             layers.append(i)
     return Plan(ops, layers, tables, chunk, values_bytes, scratch_bytes)
@@ -257,12 +262,12 @@ def _place(tables: Sequence[ValueTable], sizes: Sequence[int], lives: Sequence[t
     return max(stop for _, stop, _ in placed)
 
 
-def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, word_bits: int) -> int:
+def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, word_bits: int, forgetful: bool) -> int:
     """Gives the parts of an op's scratch their places, and returns the bytes of all."""
     taps, part = op.kernel[0] * op.kernel[1], taken.channels // op.groups
     parts = {"sums": 4 * (max(taken.channels, made.channels) + _SLACK)}
     if op.neurons >= 0:
-        parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.width * made.channels}
+        parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.width * made.channels * forgetful}
     if op.op == _COUNT:
         rows = chunk * min(op.dilation[0] * (op.kernel[0] - 1) + 1, taken.height)
         lists = taken.width * taken.planes * op.groups + 1
@@ -401,7 +406,7 @@ class Native:
     def _model(self, still: bool, time_steps: int) -> tuple[Plan, _ModelTable]:
         key = still, min(time_steps, _MAX_CHUNK)
         if key not in self._models:
-            layout = plan(self.artifact, *key)
+            layout = plan(self.artifact, *key, forgetful=True)
             for op, layer in zip(layout.ops, layout.layers, strict=True):
                 if layer in self._weights:
                     numbers = self._weights[layer]

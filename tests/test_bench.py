@@ -1,0 +1,26 @@
+import numpy as np
+import torch
+
+import bso
+from bso.artifact import read
+from bso.bench.inference import EagerTorch, bench_inference, inference_text
+from bso.engine import Engine, digits_model
+
+
+def test_the_rival_computes_the_same_network():
+    artifact = read(digits_model())
+    images = bso.data.digits("test").samples[:20]
+    integers = torch.from_numpy(artifact.input.from_bytes(images)).float()
+    outputs, _ = EagerTorch(artifact).run(integers)
+    ours = Engine(artifact, threads=1).outputs(images)
+    scale = np.abs(ours).max()
+    np.testing.assert_allclose(outputs.numpy() / scale, ours / scale, atol=0.05)
+
+
+def test_every_point_names_what_was_measured():
+    result = bench_inference(read(digits_model()), repetitions=2, firing_rates=(), batches=(1, 2), threads=(1,))
+    assert [(p["batch"], p["threads"]) for p in result["points"]] == [(1, 1), (2, 1)]
+    for point in result["points"]:
+        assert {"firing_rate", "ours_seconds", "torch_seconds", "ratio"} <= point.keys()
+        assert point["same_spikes"] > 0.99
+    assert "trained" in inference_text(result)
