@@ -6,7 +6,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test format clean
+# Where `make reproduce` finds CIFAR-10 and Speech Commands; empty: what was downloaded before.
+CIFAR10 ?=
+SPEECH_COMMANDS ?=
+TARGETS := table1 table3 table4 table5 figure3 figure4 figure5 table2 gradients regret ablation
+
+.PHONY: demo test reproduce $(TARGETS:%=reproduce-%) format clean
 
 demo: $(READY)
 	$(BIN)/bso demo
@@ -18,6 +23,15 @@ test: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/pytest
 
+# Every table and figure at the scale that two cores finish, one target each. What was interrupted goes on.
+reproduce: $(TARGETS:%=reproduce-%)
+	$(BIN)/bso reproduce document --results benchmarks/results/reproduce --benchmarks benchmarks/results --out docs/results.md
+
+reproduce-table2 reproduce-figure5 reproduce-ablation: DATA = $(CIFAR10)
+reproduce-table5: DATA = $(SPEECH_COMMANDS)
+$(TARGETS:%=reproduce-%): reproduce-%: $(READY)
+	$(BIN)/bso reproduce $* --results benchmarks/results/reproduce --runs runs/reproduce $(if $(DATA),--data $(DATA))
+
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -26,7 +40,7 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
 
 # torch comes first, alone and by its exact version: a range asked for by another package could pull in a newer build.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard src/bso/engine/*.[ch])
 	@echo "Setting up $(VENV) (once, a few minutes) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch==2.13.0

@@ -9,7 +9,7 @@ import torch
 
 from bso import UserError, cli
 from bso.data import ArrayDataset
-from bso.recipes import RECIPES, Config, choices_of, recipe
+from bso.recipes import RECIPES, Config, choices_of, recipe, written
 from bso.trainer import Trainer
 
 # Table 6 (BSO) and Table 7 (T-BSO): epochs, batch size, γ, 1 − β1, 1 − β2, learning rate.
@@ -167,7 +167,7 @@ def options_of(config: Config) -> list[str]:
     """Every field of a config as options."""
     return list(
         itertools.chain.from_iterable(
-            (f"--{field.name}", "" if value in ("", ()) else cli._written(value))
+            (f"--{field.name}", "" if value in ("", ()) else written(value))
             for field in dataclasses.fields(Config)
             for value in [getattr(config, field.name)]
         )
@@ -202,7 +202,7 @@ def test_the_help_is_that_of_the_config(capsys) -> None:
     config = recipe("nmnist-small")
     for field in dataclasses.fields(Config):
         assert f"--{field.name.replace('_', '-')} " in shown
-        assert f"{field.metadata['help']} ({cli._written(getattr(config, field.name))})" in shown
+        assert f"{field.metadata['help']} ({written(getattr(config, field.name))})" in shown
         assert all(choice in shown for choice in choices_of(field))
     with pytest.raises(SystemExit):
         cli.main(["train", "--help"])

@@ -81,6 +81,20 @@ class Killed(BaseException):
 # The run and its files.
 
 
+def test_held_out_samples_are_not_trained_on_and_the_test_set_is_not_read(monkeypatch):
+    whole = bso.data.digits("train")
+    monkeypatch.setattr(bso.data, "digits", lambda split: {"train": whole}[split])
+    train, held_out = load_data(dataclasses.replace(TINY, train_samples=0, validation_samples=138), None)
+    assert (len(train), len(held_out)) == (1300, 138)
+    both = np.concatenate([train.samples, held_out.samples])
+    order = np.lexsort(both.reshape(len(both), -1).T)
+    assert np.array_equal(both[order], whole.samples[np.lexsort(whole.samples.reshape(len(both), -1).T)])
+    assert set(held_out.labels) == set(range(10))
+    assert len(load_data(dataclasses.replace(TINY, validation_samples=138), None)[0]) == TINY.train_samples
+    with pytest.raises(UserError, match="validation_samples: received 1438; expected fewer"):
+        load_data(dataclasses.replace(TINY, validation_samples=1438), None)
+
+
 def test_a_run_directory_holds_what_it_says(finished: Path) -> None:
     assert {p.name for p in finished.iterdir()} == {"config.json", "metrics.jsonl", "checkpoints", "tensorboard"}
     config = json.loads((finished / "config.json").read_text())
@@ -551,12 +565,13 @@ def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pyte
     assert len(commands) > 8
     monkeypatch.chdir(tmp_path)
     small = ["--train-samples", "100", "--plan", "4,4"]  # the same commands on less
+    runnable = (["train", "digits"], ["evaluate", "runs/first"], ["report", "runs/first"], ["recipes"])
     for words in commands:
         arguments = words[words.index("bso") + 1 :]
         if "--help" in arguments:
             with pytest.raises(SystemExit):
                 cli.main(arguments)
-        elif words[0] == "bso" and arguments[:2] in (["train", "digits"], ["evaluate", "runs/first"], ["recipes"]):
+        elif words[0] == "bso" and arguments[:2] in runnable and "runs/second" not in words:
             assert cli.main([*arguments, *(small if arguments[0] == "train" else [])]) == 0, arguments
         else:
             cli._parser().parse_args(arguments)

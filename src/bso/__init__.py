@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from bso import data, models, optim, surrogate
     from bso.bits import BinaryModule, BinaryParameter, signs, split_parameters
     from bso.bptt import bptt_update
+    from bso.convert import export
+    from bso.engine import Engine, digits_model, load
     from bso.evaluation import counting_spikes, evaluate, over_time, predict
     from bso.layers import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLinear
     from bso.loss import step_loss
@@ -27,6 +29,8 @@ __version__ = "0.1.0"
 _HOME = {
     "bso.bits": ("BinaryModule", "BinaryParameter", "signs", "split_parameters"),
     "bso.bptt": ("bptt_update",),
+    "bso.convert": ("export",),
+    "bso.engine": ("Engine", "digits_model", "load"),
     "bso.evaluation": ("counting_spikes", "evaluate", "over_time", "predict"),
     "bso.layers": ("BinaryConv2d", "BinaryLinear", "TracedConv2d", "TracedLinear"),
     "bso.loss": ("step_loss",),
@@ -63,6 +67,7 @@ __all__ = [
     "BinaryModule",
     "BinaryParameter",
     "Concat",
+    "Engine",
     "GradientRule",
     "ImageNetwork",
     "LIFState",
@@ -76,9 +81,12 @@ __all__ = [
     "bptt_update",
     "counting_spikes",
     "data",
+    "digits_model",
     "estimating_statistics",
     "evaluate",
+    "export",
     "lif_step",
+    "load",
     "map_state",
     "model_size",
     "models",

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import bso
 from bso.errors import UserError
 from bso.extras import need
-from bso.recipes import RECIPES, Config, choices_of, recipe
+from bso.recipes import RECIPES, Config, choices_of, recipe, written
 
 _OPTION = re.compile(r"^--\w+")
 
@@ -39,6 +39,7 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
 
     demo = _command(commands, "demo", _demo, _describe_demo)
     demo.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of weights and batches (0)")
+    demo.add_argument("--out", metavar="DIR", default="runs/demo", help="folder to write into (runs/demo)")
 
     data = _command(commands, "data", _data, _data_text)
     data.add_argument("root", metavar="DIR", help="a folder of data, or an archive of a known set")
@@ -70,8 +71,41 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     _add_fields(train, shown)
 
     evaluate = _command(commands, "evaluate", _evaluate, _evaluate_text)
-    evaluate.add_argument("run_path", metavar="RUN", help="a run directory")
+    evaluate.add_argument("path", metavar="RUN|MODEL", help="a run directory, or a model file")
     evaluate.add_argument("--data", metavar="DIR", help="where the data is (by default where it was in training)")
+
+    export = _command(commands, "export", _export, _export_text)
+    export.add_argument("path", metavar="RUN|MODEL", help="a run directory; for C also a model file")
+    export.add_argument(
+        "--format", choices=("bso", "c"), default="bso", help="model file (default), or a folder of C99"
+    )
+    export.add_argument("--out", metavar="PATH", help="where to write (RUN/model.bso, or the folder RUN/c)")
+    export.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where the data is (by default where it was in training); for C, golden vectors of it",
+    )
+
+    predict = _command(commands, "predict", _predict, _predict_text)
+    predict.add_argument("path", metavar="MODEL", help="a model file, a run directory, or `digits` for the one shipped")
+    predict.add_argument("inputs", metavar="INPUT", nargs="+", help="pictures, sounds, recordings, .npy, or a folder")
+
+    inspect = _command(commands, "inspect", _inspect, _inspect_text)
+    inspect.add_argument("path", metavar="RUN|MODEL", help="a model file, a run directory, or `digits`")
+
+    report = _command(commands, "report", _report, _report_text)
+    report.add_argument("runs", metavar="RUN", nargs="+", help="run directories")
+    report.add_argument("--out", metavar="FILE", help="the page (report.html in the run, or here for several)")
+    report.add_argument("--data", metavar="DIR", help="where the data is (by default where it was in training)")
+
+    reproduce = _command(commands, "reproduce", _reproduce, _reproduce_text)
+    reproduce.add_argument("name", metavar="NAME", help="table1 to table5, figure3 to figure5, ... or document")
+    reproduce.add_argument("--scale", choices=("small", "paper", "smoke"), default="small", help="(small)")
+    reproduce.add_argument("--data", metavar="DIR", help="where the data is (by default what was downloaded before)")
+    reproduce.add_argument("--results", metavar="DIR", default="results", help="where NAME.json goes (results)")
+    reproduce.add_argument("--runs", metavar="DIR", default="runs/reproduce", help="where runs go (runs/reproduce)")
+    reproduce.add_argument("--out", metavar="FILE", default="results.md", help="the page of `document` (results.md)")
+    reproduce.add_argument("--benchmarks", metavar="DIR", help="more results for `document`: benchmarks/results")
     return parser
 
 
@@ -82,7 +116,7 @@ def _add_fields(train: argparse.ArgumentParser, shown: Config | None) -> None:
         if field.metadata["heading"]:
             group = train.add_argument_group(field.metadata["heading"])
         read, metavar = _reader(field)
-        default = "" if shown is None else f" ({_written(getattr(shown, field.name))})"
+        default = "" if shown is None else f" ({written(getattr(shown, field.name))})"
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=f"field_{field.name}",
@@ -116,14 +150,6 @@ def _reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]
         str: (str, "PATH"),
     }
     return readers.get(field.type, (_plan, "C1,C2,..."))
-
-
-def _written(value: Any) -> str:
-    """A field as one would write it on the command line."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return text or "none"
 
 
 def _integer(text: str) -> int:
@@ -219,17 +245,113 @@ def _train_text(result: dict[str, Any]) -> str:
 
 
 def _evaluate(options: argparse.Namespace) -> dict[str, Any]:
-    """Test accuracy of a trained run."""
-    return need("bso.train").evaluate_run(Path(options.run_path), options.data)
+    """Test accuracy of a trained run, or of a model file."""
+    if _is_model(options.path):
+        return need("bso.files").evaluate_model(_model(options.path), options.data)
+    return need("bso.train").evaluate_run(Path(options.path), options.data)
 
 
 def _evaluate_text(result: dict[str, Any]) -> str:
     return f"test accuracy {result['test_accuracy']:.4f} on {result['samples']} samples"
 
 
+def _is_model(path: str) -> bool:
+    return (path == "digits" and not Path(path).exists()) or Path(path).is_file()
+
+
+def _model(path: str) -> Any:
+    """The engine of a model file, of a run that holds one, or of the model that ships with the package."""
+    if path == "digits" and not Path(path).exists():
+        return bso.load(bso.digits_model())
+    if Path(path).is_dir() and not (Path(path) / "model.bso").exists():
+        raise UserError(f"{path} holds no model.bso; make it with: bso export {path}")
+    return bso.load(path)
+
+
+def _export(options: argparse.Namespace) -> dict[str, Any]:
+    """Write a trained network as a model file that runs without torch, or as C99 for a microcontroller."""
+    path = Path(options.path)
+    if options.format == "c":
+        out = Path(options.out or (path / "c" if path.is_dir() else path.with_suffix("") / "c"))
+        engine = _model(options.path)
+        samples = need("bso.files").held_out_samples(engine, options.data, 4) if options.data else None
+        return need("bso.c99").export_c(engine.artifact, out, samples)
+    if _is_model(options.path):
+        raise UserError(f"{path}: received a file; expected a run directory (or, for a model file, --format c).")
+    return need("bso.train").export_run(path, Path(options.out or path / "model.bso"), options.data)
+
+
+def _export_text(result: dict[str, Any]) -> str:
+    lines = [f"{result['path']}: {result['bytes']:,} bytes"]
+    if "samples" in result:
+        worst = max(result["spikes_changed"].values(), default=0.0)
+        lines.append(
+            f"  of {result['samples']} test samples {result['predictions_changed']} got another class; accuracy "
+            f"{result['accuracy_before']:.4f} before, {result['accuracy_after']:.4f} after; at most {worst:.3%} of the "
+            "spikes of a layer changed"
+        )
+    if "ram_bytes" in result:
+        lines.append(f"  {result['flash_bytes']:,} bytes of constants, {result['ram_bytes']:,} bytes of memory")
+    return "\n".join(lines)
+
+
+def _predict(options: argparse.Namespace) -> dict[str, Any]:
+    """Say what a deployed network sees in pictures, sounds, event recordings or arrays."""
+    paths = [Path(text) for text in options.inputs]
+    return {"predictions": need("bso.files").predict_files(_model(options.path), paths)}
+
+
+def _predict_text(result: dict[str, Any]) -> str:
+    lines = result["predictions"]
+    width = max(len(line["input"]) for line in lines)
+    return "\n".join(f"{line['input']:<{width}}  {line['label']}  {line['share']:.0%}" for line in lines)
+
+
+def _inspect(options: argparse.Namespace) -> dict[str, Any]:
+    """Say what a deployed network costs by layer: weights, bytes, firing rate, operations, energy."""
+    return need("bso.inspection").inspect(_model(options.path).artifact)
+
+
+def _inspect_text(result: dict[str, Any]) -> str:
+    return need("bso.inspection").inspect_text(result)
+
+
+def _report(options: argparse.Namespace) -> dict[str, Any]:
+    """One HTML page of one or more runs: curves, flips, firing rates, memory, confusions, commands."""
+    runs = [Path(run) for run in options.runs]
+    out = Path(options.out or (runs[0] / "report.html" if len(runs) == 1 else "report.html"))
+    return need("bso.report").write_report(runs, out, options.data)
+
+
+def _reproduce(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure a table or figure of the paper again, or the theory; `document` writes a page of all results.
+
+    table1 to table5, figure3 to figure5; gradients: online rules beside BPTT, by layer and time step; regret: the
+    growth of regret beside the claimed one; ablation: what drives the result. At scale `small` each is done within
+    an hour on two CPU cores.
+    """
+    reproduce, results = need("bso.reproduce"), Path(options.results)
+    if options.name == "document":
+        return reproduce.document(results, Path(options.out), Path(options.benchmarks) if options.benchmarks else None)
+    runs = Path(options.runs)
+    return reproduce.reproduce(options.name, results, scale=options.scale, data=options.data, runs=runs)
+
+
+def _reproduce_text(result: dict[str, Any]) -> str:
+    if "missing" in result:
+        return f"{result['path']}; not run yet: {', '.join(result['missing']) or 'nothing'}"
+    table = need("bso.reproduce.document").markdown_table
+    tables = [f"{part['caption']}\n\n{table(part['columns'], part['rows'])}" for part in result["tables"]]
+    return "\n\n".join([result["title"], result["ran"], *tables, *result["notes"], result["path"]])
+
+
+def _report_text(result: dict[str, Any]) -> str:
+    return "\n".join([*result["notes"], f"{result['path']}, {result['bytes'] / 1000:.0f} kB"])
+
+
 def _demo(options: argparse.Namespace) -> dict[str, Any]:
-    """Train T-BSO on the bundled digits, in half a minute."""
-    return need("bso.demo").run_demo(options.seed)
+    """Train T-BSO on the bundled digits, in half a minute; export, check the export, report."""
+    return need("bso.demo").run_demo(options.seed, Path(options.out))
 
 
 def _describe_demo(result: dict[str, Any]) -> str:

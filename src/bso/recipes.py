@@ -33,6 +33,9 @@ class Config:
     time_steps: int = _setting(4, "T; event data are cut into as many frames")
     image_size: int = _setting(0, "height and width of images and event frames; 0 takes the data set's own")
     train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
+    validation_samples: int = _setting(
+        0, "hold out so many training samples, spread evenly, and measure on them; the test set is not read"
+    )
 
     model: Literal["vgg11", "resnet18", "vgg"] = _setting("vgg11", "network", heading="network")
     plan: tuple[int | str, ...] = _setting((), "channels of `vgg`, with pool between, as 32,64,pool,128")
@@ -92,7 +95,7 @@ class Config:
 
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
-    **dict.fromkeys(("image_size", "train_samples", "crop_padding", "cutout"), (0, math.inf)),
+    **dict.fromkeys(("image_size", "train_samples", "validation_samples", "crop_padding", "cutout"), (0, math.inf)),
     **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
     **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
     **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
@@ -103,6 +106,19 @@ _RANGES: dict[str, tuple[float, float]] = {
 def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:
     """What a field may be, if it is one of a few words."""
     return get_args(setting.type) if get_origin(setting.type) is Literal else ()
+
+
+def written(value: Any) -> str:
+    """A field as one would write it on the command line.
+
+    Example:
+        >>> written((32, "pool")), written(True), written("")
+        ('32,pool', 'yes', 'none')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text or "none"
 
 
 RECIPES: dict[str, Callable[[], Config]] = {}
@@ -468,7 +484,7 @@ def dvs_cifar10_small() -> Config:
 @_recipe
 def nmnist_small() -> Config:
     """N-MNIST event recordings on two CPU cores: five frames."""
-    return dataclasses.replace(_SMALL, dataset="nmnist", time_steps=5, plan=(16, 32, "pool", 64, "pool", 64), epochs=15)
+    return dataclasses.replace(_SMALL, dataset="nmnist", time_steps=5, plan=(16, "pool", 32, "pool", 64), epochs=30)
 
 
 @_recipe

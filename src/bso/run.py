@@ -68,7 +68,7 @@ class RunDirectory:
             "config": dataclasses.asdict(config),
             "data": data,
             "versions": {"bso": bso.__version__, "python": platform.python_version(), "torch": torch.__version__},
-            "git_commit": _git_commit(),
+            "git_commit": git_commit(),
         }
         write_atomically(self.path / "config.json", (json.dumps(content, indent=1) + "\n").encode())
 
@@ -105,7 +105,8 @@ def default_out(name: str, *, resume: bool = False) -> Path:
     return last if resume else path
 
 
-def _git_commit() -> str | None:
+def git_commit() -> str | None:
+    """The commit of the installed source, if it is a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

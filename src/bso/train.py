@@ -5,12 +5,14 @@ import dataclasses
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from bso.checkpoint import writing
+from bso.convert import Exported, export
 from bso.distributed import World, first_on_machine, joined_world, summed
 from bso.errors import UserError
 from bso.recipes import Config
@@ -61,6 +63,8 @@ def train(
             run.write_history(trainer.history)
         with display.shown(trainer, run.path / "tensorboard"):
             _run_epochs(trainer, run, display, checkpoint_minutes)
+        if world.is_first:
+            _export(trainer, run.path / "model.bso")
         return _result(run, trainer.history, finished_before=False)
 
 
@@ -192,22 +196,60 @@ def _log(writer: Any, line: dict[str, Any]) -> None:
     writer.flush()
 
 
-def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
-    """Accuracy of a run's last checkpoint on its test set.
+def _export(trainer: Trainer, path: Path) -> Exported:
+    steps = trainer.config.time_steps
+    return export(trainer.net, path, data=trainer.test_loader.dataset, time_steps=steps)
+
+
+@contextlib.contextmanager
+def loaded_run(path: Path, data: str | None = None) -> Iterator[Trainer]:
+    """A run as its last checkpoint left it, ready to be measured.
 
     Args:
         path: The run directory.
         data: Folder of the data; None takes the one that the run was trained from.
+
+    Raises:
+        UserError: If the run has no checkpoint, or its data is not there.
     """
-    run = RunDirectory(path)
-    state, notes = run.checkpoints.load_newest()
-    if state is None:
-        raise UserError(f"{path} has no checkpoint; expected the folder of a run that has finished an epoch.")
     with joined_world() as world:
+        run = RunDirectory(path)
+        state, notes = run.checkpoints.load_newest()
+        if state is None:
+            raise UserError(f"{path} has no checkpoint; expected the folder of a run that has finished an epoch.")
         for note in notes:
             _Display(world).report(f"warning: {note}")
         trainer = _trainer(saved_config(state), data or run.data(), world, 0, state)
         # At the end of an epoch the statistics were just estimated, and the recorded accuracy is of these.
         if trainer.batch:
             trainer.estimate_statistics()
+        yield trainer
+
+
+def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
+    """Accuracy of a run's last checkpoint on its test set; arguments and errors are those of `loaded_run`."""
+    with loaded_run(path, data) as trainer:
         return {"epoch": trainer.epoch, **trainer.evaluate()}
+
+
+def export_run(path: Path, out: Path, data: str | None = None) -> dict[str, Any]:
+    """Writes the model file of a run's last checkpoint, and says what the conversion changed.
+
+    Args:
+        path: The run directory.
+        out: The model file.
+        data: Folder of the data; None takes the one that the run was trained from.
+    """
+    with loaded_run(path, data) as trainer:
+        exported = _export(trainer, out)
+    changes = exported.changes
+    assert changes is not None
+    return {
+        "path": exported.path,
+        "bytes": exported.bytes,
+        "samples": changes.samples,
+        "spikes_changed": changes.spikes,
+        "predictions_changed": changes.predictions,
+        "accuracy_before": changes.accuracy_before,
+        "accuracy_after": changes.accuracy_after,
+    }

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-import bso
 from bso import checkpoint, surrogate
 from bso.bits import BinaryParameter, split_parameters
 from bso.bptt import bptt_update
 from bso.checkpoint import Checkpoints
 from bso.data.augment import Augmentation
 from bso.data.dataset import Dataset
+from bso.data.finder import named
 from bso.data.loader import Loader
 from bso.distributed import World, average_buffers, average_gradients, check_identical, summed
 from bso.errors import UserError
@@ -66,20 +66,30 @@ def build_network(config: Config, num_classes: int, in_channels: int) -> ImageNe
 
 
 def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:
-    """Training and test set of a recipe, from a folder or where `bso.data` keeps downloads."""
-    if config.dataset == "folder" and root is None:
-        raise UserError("the recipe trains on your own data; say where it is with --data DIR (a folder a class).")
-    settings: dict[str, Any] = {}
-    if config.dataset in ("imagenet", "dvs_cifar10", "nmnist", "folder") and config.image_size:
-        settings["size"] = config.image_size
-    if config.dataset in ("dvs_cifar10", "nmnist", "folder"):
-        settings["time_steps"] = config.time_steps
-    if config.dataset != "digits":
-        settings["root"] = root
-    reader: Callable[..., Dataset] = getattr(bso.data, config.dataset)
-    held_out = "val" if config.dataset == "imagenet" else "test"
-    train, test = reader(split="train", **settings), reader(split=held_out, **settings)
+    """Training and test set of a recipe, from a folder or where `bso.data` keeps downloads.
+
+    With `validation_samples`, what to measure on is a part of the training set that is not trained on.
+    """
+    settings = {"size": config.image_size, "time_steps": config.time_steps}
+    train = named(config.dataset, "train", root, **settings)
+    if config.validation_samples:
+        train, test = without_some_samples(train, config.validation_samples)
+    else:
+        test = named(config.dataset, "test", root, **settings)
     return some_samples(train, config.train_samples or len(train)), test
+
+
+def without_some_samples(dataset: Any, count: int) -> tuple[Any, Any]:
+    """A data set without the samples that `some_samples` takes, and the set of these.
+
+    Example:
+        >>> [len(part) for part in without_some_samples(bso.data.digits(), 100)]
+        [1338, 100]
+    """
+    if count >= len(dataset):
+        raise UserError(f"validation_samples: received {count}; expected fewer than the {len(dataset)} for training.")
+    taken = _spread(len(dataset), count)
+    return _subset(dataset, np.delete(np.arange(len(dataset)), taken)), _subset(dataset, taken)
 
 
 def some_samples(dataset: Any, count: int) -> Any:
@@ -89,9 +99,14 @@ def some_samples(dataset: Any, count: int) -> Any:
         >>> some_samples(bso.data.digits(), 4).labels.tolist()
         [0, 6, 6, 5]
     """
-    if count >= len(dataset):
-        return dataset
-    chosen = np.arange(count) * len(dataset) // count
+    return dataset if count >= len(dataset) else _subset(dataset, _spread(len(dataset), count))
+
+
+def _spread(length: int, count: int) -> np.ndarray:
+    return np.arange(count) * length // count
+
+
+def _subset(dataset: Any, chosen: np.ndarray) -> Any:
     if hasattr(dataset, "samples"):
         return dataclasses.replace(dataset, labels=dataset.labels[chosen], samples=dataset.samples[chosen])
     return dataclasses.replace(dataset, labels=dataset.labels[chosen], paths=[dataset.paths[i] for i in chosen])
@@ -233,7 +248,7 @@ class Trainer:
         self.tally.flips = [total + count for total, count in pairs]
         self.tally.flip_updates += 1
 
-    def train_epoch(self, after_batch: Callable[[], None] = lambda: None) -> None:
+    def train_epoch(self, after_batch: Callable[[], object] = lambda: None) -> None:
         """Trains from the present place in the data to the end of the epoch."""
         self.net.train()
         started = time.perf_counter()
@@ -305,6 +320,17 @@ class Trainer:
             "samples": int(samples),
             "firing_rates": {name: rate / samples for name, rate in zip(names, weighted, strict=True)},
         }
+
+    @torch.no_grad()
+    def confusion(self) -> list[list[int]]:
+        """Test samples by true class, then by predicted class; of this process's share of them."""
+        self.net.eval()
+        count = len(self.classes)
+        pairs = torch.zeros(count * count, dtype=torch.int64)
+        for inputs, labels in self.test_loader.ordered():
+            guesses = predict(self.net, inputs, self.frames).argmax(dim=1)
+            pairs += torch.bincount((labels * count + guesses).cpu(), minlength=count * count)
+        return pairs.view(count, count).tolist()
 
     def finish_epoch(self) -> dict[str, Any]:
         """Measures, and moves on to the next epoch; returns the epoch's line of metrics."""

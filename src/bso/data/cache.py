@@ -60,7 +60,8 @@ def in_memory(data: FileDataset, cache: str | Path | None = None) -> FileDataset
         for index, sample in enumerate(_progress(_decode(data), len(data), data.name)):
             samples[index] = sample
         _write(path, lambda part: np.save(part, samples))
-    return ArrayDataset(data.name, data.kind, data.classes, data.labels, samples, data.mean, data.std, data.scale)
+    measures = data.mean, data.std, data.scale
+    return ArrayDataset(data.name, data.kind, data.classes, data.labels, samples, *measures, decode=data.decode)
 
 
 def _decode(data: FileDataset, ahead: int = 64) -> Iterator[np.ndarray]:

@@ -77,6 +77,8 @@ class ArrayDataset:
     std: tuple[float, ...]
     scale: float
     shape: tuple[int, ...] = field(init=False)
+    decode: Decode | None = None
+    """How its samples were read from files, if they were."""
 
     def __post_init__(self) -> None:
         if self.samples.dtype not in (np.uint8, np.float32):

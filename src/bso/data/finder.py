@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bso.data.cache import in_memory
 from bso.data.cifar import CIFAR10_CLASSES, cifar10, cifar100, is_cifar
@@ -90,6 +91,35 @@ def load(root: str | Path, split: str = "train", cache: str | Path | None = None
     """
     data = find(root, cache).open(split)
     return in_memory(data, cache) if isinstance(data, FileDataset) else data
+
+
+def named(name: str, split: str, root: str | Path | None, *, size: int = 0, time_steps: int = 0) -> Dataset:
+    """Reads a data set by its name, for a network of a given input size and number of time steps.
+
+    Args:
+        name: Of a function of `bso.data`, such as `cifar10` or `folder`.
+        split: `train` or `test`; for ImageNet, whose test set has no labels, `test` means `val`.
+        root: Where it is; None for where downloads are kept.
+        size: Rows and columns, for sets that can be resized; 0 for their own.
+        time_steps: T, for events.
+
+    Example:
+        >>> len(named("digits", "test", None))
+        359
+    """
+    if name == "folder" and root is None:
+        raise UserError("own data: say where it is with --data DIR (a folder a class).")
+    settings: dict[str, Any] = {}
+    if name in ("imagenet", "dvs_cifar10", "nmnist", "folder") and size:
+        settings["size"] = size
+    if name in ("dvs_cifar10", "nmnist", "folder") and time_steps:
+        settings["time_steps"] = time_steps
+    if name != "digits":
+        settings["root"] = root
+    home = import_module("bso.data")
+    if name not in home.__all__ or not callable(getattr(home, name)):
+        raise UserError(f"data: there is no data set called {name!r}; see bso.data for those there are.")
+    return getattr(home, name)(split="val" if (name, split) == ("imagenet", "test") else split, **settings)
 
 
 def _is_nmnist(place: Path) -> bool:

@@ -1,0 +1,222 @@
+"""T-BSO, BSO, latent and real weights on CIFAR-10: the same network, the same online gradients, the same budget.
+
+    python benchmarks/cifar10_methods.py --data DIR --out RUNS [--stage full|select|compare|table] [--threads 1]
+
+full      recipe cifar10-small, seeds 0 and 1
+select    for each method one knob of three values, by the accuracy on 5,000 training images that are held out, spread
+          evenly over the set. To be affordable these train on 10,000 of the other 45,000 for as many epochs as
+          `compare`, hence with a fifth of its updates. The test set is not read.
+compare   each method with the knob that was chosen, 7 epochs (a third of the recipe's 20) on all 50,000 training
+          images, all 10,000 test images, seeds 0 to 2, every method's seed 0 first
+table     only writes the table
+
+Without --stage all of them, in this order. Every run is a run directory in RUNS. A finished one is not trained again,
+an interrupted one goes on, one that another process is training is passed over. Whatever is finished then goes into
+results/cifar10_methods.json, and what is missing is named there.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bso.errors import UserError
+from bso.recipes import Config, recipe
+from bso.train import train
+from bso.trainer import Diverged
+
+RESULTS = Path(__file__).parent / "results" / "cifar10_methods.json"
+EPOCHS, SEEDS, FULL_SEEDS = 7, (0, 1, 2), (0, 1)
+VALIDATION_SAMPLES, SELECTION_SAMPLES = 5_000, 10_000
+
+# The rates that the recipes of the comparison give to weights that SGD trains, and those around them.
+SGD_RATES = (0.01, 0.03, 0.1)
+METHODS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
+    # T-BSO's γ = 5e-7 is as good as 0 against its momentum, so what it depends on is the rate of the momentum.
+    "tbso": ({"optimizer": "tbso"}, "one_minus_beta1", (1e-3, 3e-3, 1e-2)),
+    # BSO's γ is on the scale of the gradients. The rate of its momentum is the recipe's; the middle γ is the paper's.
+    "bso": ({"optimizer": "bso"}, "gamma", (1e-7, 5e-7, 2.5e-6)),
+    "latent": ({"weights": "latent", "sgd_momentum": 0.9}, "learning_rate", SGD_RATES),
+    "real": ({"weights": "real", "sgd_momentum": 0.9}, "learning_rate", SGD_RATES),
+}
+SMOKE = {"plan": (4, "pool", 8), "epochs": 1, "train_samples": 256, "statistics_batches": 1}
+
+
+class Runs:
+    """The run directories of the comparison, each with its config."""
+
+    def __init__(self, folder: Path, data: str, smoke: bool) -> None:
+        self.folder, self.data, self.smoke = folder, data, smoke
+
+    def full(self) -> dict[Path, Config]:
+        """A run of the whole recipe for each seed."""
+        base = recipe("cifar10-small")
+        return {self.folder / f"small-s{seed}": self._config(base, seed=seed) for seed in FULL_SEEDS}
+
+    def selection(self, method: str) -> dict[Path, Config]:
+        """A run for each value of the method's knob."""
+        fields, knob, values = METHODS[method]
+        base = dataclasses.replace(
+            recipe("cifar10-small"),
+            epochs=EPOCHS,
+            validation_samples=VALIDATION_SAMPLES,
+            train_samples=SELECTION_SAMPLES,
+            **fields,
+        )
+        return {self.folder / f"select-{method}-{knob}={v:g}": self._config(base, **{knob: v}) for v in values}
+
+    def comparison(self, method: str, seed: int) -> tuple[Path, Config] | None:
+        """A run of the method with the knob that was chosen, if it is chosen."""
+        chosen = self.chosen(method)
+        if chosen is None:
+            return None
+        fields, knob, _ = METHODS[method]
+        base = dataclasses.replace(recipe("cifar10-small"), epochs=EPOCHS, **fields)
+        return self.folder / f"compare-{method}-s{seed}", self._config(base, seed=seed, **{knob: chosen})
+
+    def chosen(self, method: str) -> float | None:
+        """The value of the knob with the highest held-out accuracy, if all values are tried."""
+        knob = METHODS[method][1]
+        results = {getattr(config, knob): result_of(run, config) for run, config in self.selection(method).items()}
+        if None in results.values():
+            return None
+        return max(results, key=lambda value: (results[value] or {})["accuracy"] or 0.0)
+
+    def _config(self, base: Config, **fields: Any) -> Config:
+        return dataclasses.replace(base, **fields, **(SMOKE if self.smoke else {}))
+
+    def train(self, run: Path, config: Config) -> None:
+        """Trains a run to its end, unless it has ended or another process is at it."""
+        if result_of(run, config) is not None:
+            return
+        print(f"training {run.name}", file=sys.stderr, flush=True)
+        try:
+            train(config, run, data=self.data, resume=True)
+        except Diverged as error:
+            (run / "diverged.txt").write_text(f"{error}\n")
+        except UserError as error:
+            print(f"passed over {run.name}: {error}", file=sys.stderr, flush=True)
+
+
+def result_of(run: Path, config: Config) -> dict[str, Any] | None:
+    """What a run ended with; None if it has not ended. A run that diverged has no accuracy."""
+    try:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    except FileNotFoundError:
+        lines = []
+    diverged = (run / "diverged.txt").exists()
+    if len(lines) < config.epochs and not diverged:
+        return None
+    saved = json.loads((run / "config.json").read_text())
+    return {
+        "run": run.name,
+        "accuracy": None if diverged else lines[-1]["test_accuracy"],
+        "train_minutes": round(sum(line["seconds"] for line in lines) / 60, 1),
+        "peak_bytes": max((line["peak_bytes"] for line in lines), default=None),
+        "versions": saved["versions"],
+        "git_commit": saved["git_commit"],
+    }
+
+
+def spread(results: list[dict[str, Any] | None]) -> dict[str, Any]:
+    """Mean and spread of the runs that have ended."""
+    done = [result["accuracy"] for result in results if result and result["accuracy"] is not None]
+    if not done:
+        return {}
+    deviation = statistics.stdev(done) if len(done) > 1 else None
+    return {
+        "mean": statistics.mean(done),
+        "standard_deviation": deviation,
+        "lowest_and_highest": [min(done), max(done)],
+    }
+
+
+def table(runs: Runs, threads: int) -> dict[str, Any]:
+    missing = []
+
+    def ended(run: Path, config: Config) -> dict[str, Any] | None:
+        result = result_of(run, config)
+        if result is None:
+            missing.append(run.name)
+        return result
+
+    full = [ended(run, config) for run, config in runs.full().items()]
+    methods = {}
+    for method, (fields, knob, values) in METHODS.items():
+        tried = {getattr(config, knob): ended(run, config) for run, config in runs.selection(method).items()}
+        chosen, results = runs.chosen(method), []
+        for seed in SEEDS:
+            pair = runs.comparison(method, seed)
+            if pair is None:
+                missing.append(f"compare-{method}-s{seed}")
+            else:
+                results.append(ended(*pair))
+        methods[method] = {
+            **fields,
+            "knob": knob,
+            "held_out_accuracies": [[value, result and result["accuracy"]] for value, result in tried.items()],
+            "chosen": chosen,
+            "chosen_at_the_edge": None if chosen is None else chosen in (values[0], values[-1]),
+            "test_accuracy": spread(results),
+            "runs": [result for result in results if result],
+        }
+    return {
+        "command": "python benchmarks/cifar10_methods.py --data DIR --out RUNS",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {threads} thread(s) a run",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "protocol": {
+            "recipe": "cifar10-small",
+            "epochs_of_the_comparison": EPOCHS,
+            "held_out_samples": VALIDATION_SAMPLES,
+            "training_samples_of_the_selection": SELECTION_SAMPLES,
+            "smoke": runs.smoke,
+        },
+        "missing": missing,
+        "full_recipe": {"test_accuracy": spread(full), "runs": [result for result in full if result]},
+        "methods": methods,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="the folder of CIFAR-10")
+    parser.add_argument("--out", type=Path, required=True, help="where the run directories are")
+    parser.add_argument("--stage", choices=("full", "select", "compare", "table"))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--result", type=Path, default=RESULTS)
+    parser.add_argument("--smoke", action="store_true", help="tiny runs that try the script; give another --result")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    runs = Runs(options.out, options.data, options.smoke)
+    if options.stage in ("full", None):
+        for run, config in runs.full().items():
+            runs.train(run, config)
+    if options.stage in ("select", None):
+        for method in METHODS:
+            for run, config in runs.selection(method).items():
+                runs.train(run, config)
+    if options.stage in ("compare", None):
+        for seed in SEEDS:
+            for method in METHODS:
+                pair = runs.comparison(method, seed)
+                if pair is not None:
+                    runs.train(*pair)
+    result = table(runs, options.threads)
+    options.result.write_text(json.dumps(result, indent=1) + "\n")
+    for name, row in {"full recipe": result["full_recipe"], **result["methods"]}.items():
+        measured = row["test_accuracy"]
+        text = f"{measured['mean']:.4f}, {len(row['runs'])} run(s)" if measured else "nothing yet"
+        print(f"{name:12} {text}")
+    if result["missing"]:
+        print(f"missing: {', '.join(result['missing'])}")
+
+
+if __name__ == "__main__":
+    main()

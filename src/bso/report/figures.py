@@ -1,0 +1,224 @@
+"""Figures as SVG text: lines over a number, and matrices of colored cells.
+
+They hold no script and no link, take their colors from CSS variables that a page sets for light and dark, and
+scale with the width that they are given. `standalone` makes one a file of its own.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+
+Points = Sequence[tuple[float, float]]
+
+# Okabe and Ito's colors, which color-blind readers tell apart; the darkest and the lightest give way to the
+# background. After eight lines they come again, dashed.
+STYLE = """
+:root { --ink: #1b1f24; --muted: #5b6470; --rule: #d8dde3; --paper: #ffffff; --cell: 0, 114, 178;
+  --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #cc79a7; --c4: #e69f00; --c5: #56b4e9; --c6: #7a5195;
+  --c7: #6b7280; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --muted: #a0a8b3; --rule: #3a414b; --paper: #16191d;
+  --cell: 86, 180, 233; --c0: #56b4e9; --c1: #ff8f3f; --c2: #2ac79b; --c3: #e59ac3; --c4: #f2b632; --c5: #9fd3f5;
+  --c6: #b495d3; --c7: #a0a8b3; } }
+@media print { :root { --ink: #000; --muted: #444; --rule: #ccc; --paper: #fff; --cell: 0, 114, 178; } }
+svg.figure { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif; }
+svg.figure text { fill: var(--ink); } svg.figure text.muted { fill: var(--muted); }
+svg.figure .rule { stroke: var(--rule); } svg.figure .line { fill: none; stroke-width: 2; }
+"""
+
+_NUM_COLORS = 8
+_WIDTH, _PLOT_HEIGHT, _LEFT, _RIGHT, _TOP = 560, 230, 62, 14, 34
+
+
+def standalone(svg: str) -> str:
+    """A figure as a file of its own, light or dark as its reader prefers."""
+    opening, rest = svg.split(">", 1)
+    background = '<rect width="100%" height="100%" fill="var(--paper)"/>'
+    return f'{opening} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>{background}{rest}\n'
+
+
+def line_chart(
+    title: str,
+    lines: Mapping[str, Points],
+    *,
+    x_label: str,
+    show: Callable[[float], str] = "{:g}".format,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> str:
+    """Lines over a number, with a legend below when there are several.
+
+    Args:
+        title: What the y axis is.
+        lines: Points by the name of their line. On a logarithmic axis only those above 0 are drawn.
+        x_label: What the x axis is.
+        show: How to write a value of y.
+        log_x: Whether the x axis is logarithmic.
+        log_y: Whether the y axis is logarithmic.
+
+    Example:
+        >>> svg = line_chart("accuracy", {"a": [(1, 0.5), (2, 0.75)]}, x_label="epoch")
+        >>> svg.startswith("<svg") and "polyline" in svg
+        True
+    """
+    drawn = {
+        name: [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not log_y) and (x > 0 or not log_x)]
+        for name, points in lines.items()
+    }
+    everything = [point for points in drawn.values() for point in points] or [(1.0, 1.0)]
+    x_axis = _Axis([x for x, _ in everything], log_x, _LEFT, _WIDTH - _RIGHT, tight=True)
+    y_axis = _Axis([y for _, y in everything], log_y, _TOP + _PLOT_HEIGHT, _TOP)
+    bottom = _TOP + _PLOT_HEIGHT
+    parts = [_text(_LEFT, 18, title, weight="600")]
+    for tick in y_axis.ticks:
+        y = y_axis.place(tick)
+        parts.append(f'<line class="rule" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(_LEFT - 6, y + 4, show(tick), anchor="end", muted=True))
+    for tick in x_axis.ticks:
+        parts.append(_text(x_axis.place(tick), bottom + 16, f"{tick:g}", anchor="middle", muted=True))
+    parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, x_label, anchor="middle", muted=True))
+    for number, (name, points) in enumerate(drawn.items()):
+        parts.append(_line(number, name, [(x_axis.place(x), y_axis.place(y)) for x, y in points], points, show))
+    height = bottom + 42
+    if len(lines) > 1:
+        legend, rows = _legend(list(lines), height + 12)
+        parts.append(legend)
+        height += 18 * rows + 6
+    return _svg(title, _WIDTH, height, parts)
+
+
+class _Axis:
+    """Where values of an axis lie, and which of them are written; it begins and ends at a round value if it can."""
+
+    def __init__(self, values: Sequence[float], log: bool, start: float, end: float, *, tight: bool = False) -> None:
+        self.log, self.start, self.end = log, start, end
+        low, high = min(values), max(values)
+        if low == high:
+            low, high = (low / 2, high * 2) if log else (low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5))
+        decades = math.log10(high / low) if log else 0.0
+        if decades >= 1:
+            step = max(1, round(decades / 6))
+            exponents = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1, step)
+            self.ticks = [10.0**exponent for exponent in exponents]
+        else:
+            step = _round_step((high - low) / 5)
+            first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+            self.ticks = [round(n * step, 12) for n in range(first, last + 1)]
+            if tight or log:
+                self.ticks = [tick for tick in self.ticks if low <= tick <= high]
+            else:
+                low, high = self.ticks[0], self.ticks[-1]
+        self.low, self.high = self._scaled(low), self._scaled(high)
+
+    def _scaled(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+    def place(self, value: float) -> float:
+        return self.start + (self._scaled(value) - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def _round_step(step: float) -> float:
+    """The next of 1, 2, 5, 10, ... that is not smaller."""
+    magnitude = 10.0 ** math.floor(math.log10(step))
+    return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= step * (1 - 1e-9))
+
+
+def _line(number: int, name: str, places: Points, points: Points, show: Callable[[float], str]) -> str:
+    color = f"var(--c{number % _NUM_COLORS})"
+    dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS else ""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.5 if len(places) <= 40 else 1.2}" fill="{color}">'
+        f"<title>{escape(name)}, {at:g}: {escape(show(value))}</title></circle>"
+        for (x, y), (at, value) in zip(places, points, strict=True)
+    )
+    return f'<polyline class="line" stroke="{color}"{dash} points="{path}"/>{dots}'
+
+
+def _legend(names: Sequence[str], top: float) -> tuple[str, int]:
+    parts, x, row = [], float(_LEFT), 0
+    for number, name in enumerate(names):
+        width = 34 + 7.3 * len(name)
+        if x + width > _WIDTH and x > _LEFT:
+            x, row = float(_LEFT), row + 1
+        y = top + 18 * row
+        dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS else ""
+        stroke = f"var(--c{number % _NUM_COLORS})"
+        parts.append(f'<line class="line" stroke="{stroke}"{dash} x1="{x}" x2="{x + 16}" y1="{y - 4}" y2="{y - 4}"/>')
+        parts.append(_text(x + 20, y, name))
+        x += width
+    return "".join(parts), row + 1
+
+
+def matrix_chart(
+    title: str,
+    rows: Sequence[Sequence[float]],
+    *,
+    row_names: Sequence[str],
+    column_names: Sequence[str],
+    axes: tuple[str, str],
+    show: Callable[[float], str] = "{:g}".format,
+) -> str:
+    """A matrix of colored cells, written into when there is room.
+
+    Args:
+        title: What the cells are.
+        rows: Values, colored from 0 to the largest.
+        row_names: A name for each row.
+        column_names: A name for each column.
+        axes: What rows and columns are.
+        show: How to write a value.
+
+    Example:
+        >>> svg = matrix_chart("counts", [[3, 1], [0, 4]], row_names="ab", column_names="ab", axes=("label", "guess"))
+        >>> svg.count("<rect")
+        4
+    """
+    count = max(len(column_names), 1)
+    longest = max((len(name) for name in row_names), default=1)
+    left = 34 + min(7 * longest, 110)
+    cell = max(min((_WIDTH - left - _RIGHT) / count, 44), 4)
+    height_of_names = min(7 * max((len(name) for name in column_names), default=1), 110)
+    slanted = any(7 * len(name) > cell for name in column_names)
+    top = _TOP + 22 + (height_of_names if slanted else 6)
+    largest = max((abs(value) for row in rows for value in row), default=0) or 1
+    parts = [
+        _text(8, 18, title, weight="600"),
+        _text(8, _TOP + 2, f"rows: {axes[0]}; columns: {axes[1]}", muted=True),
+    ]
+    named = cell >= 9
+    for column, name in enumerate(column_names):
+        x = left + (column + 0.5) * cell
+        turn = f' transform="rotate(-60 {x + 3:.1f} {top - 6:.1f})"' if slanted else ""
+        if named:
+            parts.append(_text(x + 3 * slanted, top - 6, name[:16], anchor="start" if slanted else "middle", more=turn))
+    for index, (name, row) in enumerate(zip(row_names, rows, strict=True)):
+        y = top + index * cell
+        if named:
+            parts.append(_text(left - 6, y + cell / 2 + 4, name[:16], anchor="end"))
+        for column, value in enumerate(row):
+            share = abs(value) / largest
+            where = f'x="{left + column * cell:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}"'
+            label = f"{name}, {column_names[column]}: {show(value)}"
+            parts.append(
+                f'<rect {where} style="fill: rgba(var(--cell), {0.06 + 0.84 * share:.3f})">'
+                f"<title>{escape(label)}</title></rect>"
+            )
+            text = show(value)
+            if cell >= 7 * len(text) and value:
+                color = ' style="fill: var(--paper)"' if share > 0.7 else ""
+                x = left + (column + 0.5) * cell
+                parts.append(_text(x, y + cell / 2 + 4, text, anchor="middle", more=color))
+    return _svg(title, _WIDTH, top + len(rows) * cell + 8, parts)
+
+
+def _text(
+    x: float, y: float, text: str, *, anchor: str = "start", muted: bool = False, weight: str = "", more: str = ""
+) -> str:
+    kind = ' class="muted"' if muted else ""
+    bold = f' font-weight="{weight}"' if weight else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kind}{bold}{more}>{escape(text)}</text>'
+
+
+def _svg(title: str, width: float, height: float, parts: Sequence[str]) -> str:
+    label = f'role="img" aria-label="{escape(title, quote=True)}"'
+    return f'<svg class="figure" viewBox="0 0 {width:g} {height:g}" {label}>{"".join(parts)}</svg>'

@@ -1,0 +1,212 @@
+"""The page itself: HTML text from records of runs, with everything in it that a browser needs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from bso.report.figures import STYLE, line_chart, matrix_chart
+
+_PAGE_STYLE = """
+html { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 1180px; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.6rem; }
+h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 1.25rem; }
+figure { margin: 0; break-inside: avoid; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.9rem; }
+th, td { text-align: left; white-space: nowrap; vertical-align: top; padding: 0.3rem 0.8rem 0.3rem 0;
+  border-bottom: 1px solid var(--rule); }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+pre { overflow-x: auto; padding: 0.7rem; border: 1px solid var(--rule); border-radius: 4px; font-size: 0.85rem; }
+.note { color: var(--muted); } .warning { border-left: 3px solid var(--c1); padding-left: 0.6rem; }
+@media print { body { max-width: none; padding: 0; } pre { white-space: pre-wrap; } h2 { break-after: avoid; } }
+"""
+
+
+class Confusion(NamedTuple):
+    """How often samples of each class were taken for each class."""
+
+    classes: tuple[str, ...]
+    counts: list[list[int]]
+    """By true class, then by predicted class."""
+
+
+class RunRecord(NamedTuple):
+    """All that the page shows of a run."""
+
+    name: str
+    config: dict[str, Any]
+    history: list[dict[str, Any]]
+    """A line an epoch, as in metrics.jsonl."""
+    made_by: dict[str, Any]
+    """Versions and commit."""
+    commands: list[str]
+    confusion: Confusion | None
+    notes: list[str]
+
+
+def page(runs: Sequence[RunRecord]) -> str:
+    """The page of some runs, as HTML text.
+
+    Example:
+        >>> line = {"epoch": 1, "test_accuracy": 0.5, "train_accuracy": 0.5, "train_loss": 1.0, "firing_rates": {}}
+        >>> line |= {"seconds": 1.0, "peak_bytes": 10**6, "learning_rate": 0.1, "test_loss": 1.0, "warnings": []}
+        >>> run = RunRecord("first", {"dataset": "digits"}, [line], {}, ["bso train digits"], None, [])
+        >>> page([run]).startswith("<!doctype html>")
+        True
+    """
+    names = _unique([run.name for run in runs])
+    title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
+    body = [f"<h1>{escape(title)}</h1>", _summary(names, runs)]
+    body.append(_figures(_curves(dict(zip(names, runs, strict=True)))))
+    for name, run in zip(names, runs, strict=True):
+        body += [f"<h2>{escape(name if len(runs) > 1 else 'By layer, and how it was made')}</h2>", _section(run)]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{STYLE}{_PAGE_STYLE}</style></head>\n"
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    return [name if names.count(name) == 1 else f"{name} ({number + 1})" for number, name in enumerate(names)]
+
+
+def _summary(names: Sequence[str], runs: Sequence[RunRecord]) -> str:
+    rows = []
+    for name, run in zip(names, runs, strict=True):
+        last, config = run.history[-1], run.config
+        rows.append(
+            [
+                name,
+                config["dataset"],
+                method(config),
+                str(config.get("time_steps", "")),
+                f"{last['epoch']} of {config.get('epochs', last['epoch'])}",
+                _percent(last["test_accuracy"]),
+                _percent(max(line["test_accuracy"] for line in run.history)),
+                f"{sum(line['seconds'] for line in run.history) / 60:.1f}",
+                _megabytes(max(line["peak_bytes"] for line in run.history)),
+            ]
+        )
+    heads = ["run", "data", "method", "T", "epochs", "test accuracy", "best epoch's", "minutes", "peak memory"]
+    return _table(heads, rows, numbers_from=3)
+
+
+def method(config: Mapping[str, Any]) -> str:
+    """What trained a run, in words.
+
+    Example:
+        >>> method({"weights": "binary", "optimizer": "tbso", "gradient": "ottt"})
+        'T-BSO, OTTT'
+    """
+    if "weights" not in config:
+        return ""
+    rule = {"tbso": "T-BSO", "bso": "BSO"}[config["optimizer"]]
+    weights = rule if config["weights"] == "binary" else f"{config['weights']} weights"
+    return f"{weights}, {config['gradient'].upper()}"
+
+
+def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
+    """Of all runs together."""
+
+    def chart(title: str, key: str, show: Callable[[float], str], **axes: bool) -> str:
+        lines = {name: [(line["epoch"], line[key]) for line in r.history if key in line] for name, r in runs.items()}
+        lines = {name: points for name, points in lines.items() if points}
+        return line_chart(title, lines, x_label="epoch", show=show, **axes) if lines else ""
+
+    return [
+        chart("test accuracy", "test_accuracy", _percent),
+        chart("training accuracy", "train_accuracy", _percent),
+        chart("training loss", "train_loss", "{:.3g}".format),
+        chart("flips per weight and update", "flip_ratio", _small_percent, log_y=True),
+        chart("peak memory of the process so far", "peak_bytes", _megabytes),
+    ]
+
+
+def _section(run: RunRecord) -> str:
+    """Of one run."""
+    parts = [f'<p class="note">{escape(note)}</p>' for note in run.notes]
+    warnings = [(line["epoch"], text) for line in run.history for text in line["warnings"]]
+    parts += [f'<p class="warning">epoch {epoch}: {escape(text)}</p>' for epoch, text in warnings[-5:]]
+    figures = [
+        _by_layer("flips per weight and update, by layer", run, "flip_ratios", log_y=True),
+        _by_layer("firing rate, by layer", run, "firing_rates"),
+        _rates_chart(run),
+        _confusion_chart(run.confusion),
+    ]
+    parts.append(_figures(figures))
+    parts.append(_layers_table(run))
+    parts.append(f"<pre>{escape(chr(10).join(run.commands))}</pre>")
+    made_by = ", ".join(f"{key} {value}" for key, value in run.made_by.items() if value)
+    settings = _table(["field", "value"], [[key, str(value)] for key, value in run.config.items()])
+    parts.append(f'<details><summary>every setting</summary>{settings}<p class="note">{escape(made_by)}</p></details>')
+    return "".join(parts)
+
+
+def _by_layer(title: str, run: RunRecord, key: str, *, log_y: bool = False) -> str:
+    layers = run.history[-1].get(key, {})
+    lines = {layer: [(line["epoch"], line[key][layer]) for line in run.history] for layer in layers}
+    return line_chart(title, lines, x_label="epoch", show=_small_percent, log_y=log_y) if lines else ""
+
+
+def _rates_chart(run: RunRecord) -> str:
+    """How learning rate, γ and 1 − β1 decay, each as a part of its first value."""
+    names = {"learning_rate": "learning rate", "gamma": "γ", "one_minus_beta1": "1 − β1"}
+    lines = {}
+    for key, name in names.items():
+        values = [line[key] for line in run.history if key in line]
+        if values and values[0]:
+            lines[name] = [(n + 1, value / values[0]) for n, value in enumerate(values)]
+    return line_chart("schedules, relative to the first epoch", lines, x_label="epoch", show=_percent) if lines else ""
+
+
+def _confusion_chart(confusion: Confusion | None) -> str:
+    if confusion is None:
+        return ""
+    classes, counts = confusion
+    return matrix_chart(
+        "confusion matrix of the test samples",
+        counts,
+        row_names=classes,
+        column_names=classes,
+        axes=("class", "prediction"),
+    )
+
+
+def _layers_table(run: RunRecord) -> str:
+    last = run.history[-1]
+    rows = [[layer, _small_percent(rate), ""] for layer, rate in last["firing_rates"].items()]
+    rows += [[layer, "", _small_percent(ratio)] for layer, ratio in last.get("flip_ratios", {}).items()]
+    if not rows:
+        return ""
+    table = _table(["layer", "firing rate", "flips per weight and update"], rows, numbers_from=1)
+    return f"<details><summary>layers in the last epoch</summary>{table}</details>"
+
+
+def _figures(figures: Sequence[str]) -> str:
+    return f'<div class="figures">{"".join(f"<figure>{figure}</figure>" for figure in figures if figure)}</div>'
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int = 99) -> str:
+    def cells(tag: str, row: Sequence[str]) -> str:
+        kinds = ["" if column < numbers_from else ' class="number"' for column in range(len(row))]
+        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.4g} %"
+
+
+def _small_percent(value: float) -> str:
+    return f"{100 * value:.2g} %"
+
+
+def _megabytes(number: float) -> str:
+    return f"{number / 1e6:,.0f} MB"

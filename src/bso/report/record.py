@@ -1,0 +1,95 @@
+"""From run directories to the page: reads their files, and evaluates the last checkpoint for its confusions."""
+
+import dataclasses
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bso.checkpoint import write_atomically
+from bso.errors import UserError
+from bso.recipes import RECIPES, Config, recipe, written
+from bso.report.page import Confusion, RunRecord, page
+from bso.train import loaded_run
+
+# A matrix of more classes cannot be read.
+_MOST_CLASSES = 100
+
+
+def write_report(runs: Sequence[Path], out: Path, data: str | None = None) -> dict[str, Any]:
+    """Writes the page of some runs.
+
+    Args:
+        runs: Run directories.
+        out: The HTML file.
+        data: Folder of the data; None takes the one that each run was trained from.
+    """
+    records = [read_run(run, data) for run in runs]
+    write_atomically(out, page(records).encode())
+    notes = [f"{record.name}: {note}" for record in records for note in record.notes]
+    return {"path": str(out), "bytes": os.path.getsize(out), "runs": [str(run) for run in runs], "notes": notes}
+
+
+def read_run(path: Path, data: str | None = None) -> RunRecord:
+    """What the files of a run tell.
+
+    Raises:
+        UserError: If it is not a run directory, or has not finished an epoch.
+    """
+    try:
+        saved = json.loads((path / "config.json").read_text())
+        history = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        config = Config(**{**saved["config"], "plan": tuple(saved["config"]["plan"])})
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path} is not a run: {error.filename} is missing; expected a folder of `bso train`."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); expected a run of this version of bso.") from error
+    if not history:
+        raise UserError(f"{path} has not finished an epoch; expected at least one to report on.")
+    confusion, notes = None, []
+    try:
+        with loaded_run(path, data) as trainer:
+            if len(trainer.classes) <= _MOST_CLASSES:
+                confusion = Confusion(tuple(trainer.classes), trainer.confusion())
+            else:
+                notes.append(
+                    f"no confusion matrix of {len(trainer.classes)} classes; at most {_MOST_CLASSES} are drawn"
+                )
+    except UserError as error:
+        notes.append(f"no confusion matrix: {error}")
+    return RunRecord(
+        name=path.name,
+        config=dataclasses.asdict(config),
+        history=history,
+        made_by=saved["versions"] | {"commit": saved["git_commit"]},
+        commands=[train_command(config, saved["data"], path), f"bso evaluate {shlex.quote(str(path))}"],
+        confusion=confusion,
+        notes=notes,
+    )
+
+
+def train_command(config: Config, data: str | None, out: Path) -> str:
+    """The command that trains a config: the nearest recipe, and the fields that differ from it.
+
+    Example:
+        >>> config = dataclasses.replace(recipe("digits"), time_steps=6, plan=(8, "pool"), seed=1)
+        >>> train_command(config, None, Path("runs/six"))
+        'bso train digits --out runs/six --time-steps 6 --plan 8,pool --seed 1'
+    """
+    name = min(RECIPES, key=lambda name: len(_differences(config, recipe(name))))
+    place = ["--data", data] if data else []
+    fields = [word for item in _differences(config, recipe(name)).items() for word in item]
+    return shlex.join(["bso", "train", name, *place, "--out", str(out), *fields])
+
+
+def _differences(config: Config, base: Config) -> dict[str, str]:
+    names = [field.name for field in dataclasses.fields(Config)]
+    changed = [name for name in names if getattr(config, name) != getattr(base, name)]
+    values = {name: getattr(config, name) for name in changed}
+    return {
+        f"--{name.replace('_', '-')}": written(value) if value not in ("", ()) else "" for name, value in values.items()
+    }

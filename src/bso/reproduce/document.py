@@ -1,0 +1,164 @@
+"""One page of Markdown, and its pictures, from the files of results; nothing on it is typed by hand."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bso.checkpoint import write_atomically
+from bso.errors import UserError
+from bso.report.figures import line_chart, matrix_chart, standalone
+
+_ORDER = (
+    "table1", "table2", "table3", "table4", "table5", "figure3", "figure4", "figure5",
+    "gradients", "regret", "ablation",
+)  # fmt: skip
+
+
+def result_text(result: dict[str, Any]) -> str:
+    """A result as JSON with a line for each of its parts, so that changes of it can be read."""
+    text = json.dumps(result, indent=1, ensure_ascii=False)
+    # Lists of plain values on one line each.
+    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda match: "[" + re.sub(r",\s+", ", ", match[1]) + "]", text) + "\n"
+
+
+def document(results: Path, out: Path, benchmarks: Path | None = None) -> dict[str, Any]:
+    """Writes the page of all results that are there.
+
+    Args:
+        results: The folder of results of `bso reproduce`.
+        out: The page; pictures go to `figures` beside it.
+        benchmarks: The folder of results of benchmarks/, for the comparisons on real data.
+    """
+    found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    if not found:
+        raise UserError(f"{results}: holds no results; expected those of `bso reproduce NAME --results {results}`.")
+    found.sort(key=lambda result: _ORDER.index(result["name"]))
+    parts = [
+        "# Results\n\nWritten by `bso reproduce document` from the files that each part names; no number is typed by "
+        "hand. Every target runs at the paper's scale with `--scale paper` and its data; what stands here says which "
+        "scale it ran. Numbers of tables and figures are the paper's. `±` is the standard deviation over seeds."
+    ]
+    missing = [name for name in _ORDER if name not in {result["name"] for result in found}]
+    if missing:
+        parts.append(f"Not run yet: {', '.join(missing)}.")
+    for result in found:
+        link = _link(results / f"{result['name']}.json", out)
+        parts.append(_section(result, link, out.parent / "figures"))
+    for name, section in {"cifar10_methods": _methods, "small_recipes": _small_recipes}.items():
+        path = benchmarks / f"{name}.json" if benchmarks else None
+        if path and path.exists():
+            parts.append(section(json.loads(path.read_text()), _link(path, out)))
+    write_atomically(out, ("\n\n".join(parts) + "\n").encode())
+    return {"path": str(out), "targets": [result["name"] for result in found], "missing": missing}
+
+
+def _link(path: Path, out: Path) -> str:
+    """A file as a link on the page spells it."""
+    return Path(os.path.relpath(path, out.parent)).as_posix()
+
+
+def _section(result: dict[str, Any], link: str, pictures: Path) -> str:
+    parts = [f"## {result['title']}", f"{result['ran']}"]
+    for table in result["tables"]:
+        parts.append(f"**{table['caption']}**\n\n{markdown_table(table['columns'], table['rows'])}")
+    images = []
+    for number, figure in enumerate(result["figures"]):
+        name = f"{result['name']}{f'-{number + 1}' if len(result['figures']) > 1 else ''}.svg"
+        pictures.mkdir(parents=True, exist_ok=True)
+        write_atomically(pictures / name, standalone(_drawn(figure)).encode())
+        images.append(f"![{figure['title']}](figures/{name})")
+    if images:
+        parts.append("\n".join(images))
+    parts += result["notes"]
+    minutes = result["seconds"] / 60
+    parts.append(
+        f"`{result['command']}`, {minutes:.1f} minutes on {result['machine']}; [{result['name']}.json]({link})"
+    )
+    return "\n\n".join(parts)
+
+
+def _drawn(figure: dict[str, Any]) -> str:
+    if figure["kind"] == "matrix":
+        names = figure["names"]
+        axes = tuple(figure["axes"])
+        return matrix_chart(figure["title"], figure["rows"], row_names=names, column_names=names, axes=axes)
+    axes = {key: figure[key] for key in ("log_x", "log_y") if key in figure}
+    lines = {name: [(x, y) for x, y in points] for name, points in figure["lines"].items()}
+    return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **axes)
+
+
+def _methods(result: dict[str, Any], link: str) -> str:
+    names = {"tbso": "T-BSO", "bso": "BSO", "latent": "latent weights", "real": "real weights"}
+    rows = []
+    for name, method in result["methods"].items():
+        tried = ", ".join(f"{value:g}: {_percent(accuracy)}" for value, accuracy in method["held_out_accuracies"])
+        rows.append(
+            [
+                names[name],
+                method["knob"],
+                tried,
+                method["chosen"],
+                _measured(method["test_accuracy"]),
+                len(method["runs"]),
+            ]
+        )
+    protocol = result["protocol"]
+    columns = ["method", "knob", "held-out accuracy, %", "chosen", "test accuracy, %", "seeds"]
+    parts = [
+        "## CIFAR-10 methods",
+        f"The same network and online gradients, {protocol['epochs_of_the_comparison']} epochs, each method with a "
+        f"knob chosen of three on {protocol['held_out_samples']:,} held-out training images (after training on "
+        f"{protocol['training_samples_of_the_selection']:,}).",
+        markdown_table(columns, rows),
+        f"The whole recipe `{protocol['recipe']}`: {_measured(result['full_recipe']['test_accuracy'])} % on the test "
+        f"images, {len(result['full_recipe']['runs'])} seeds.",
+    ]
+    if result["missing"]:
+        parts.append(f"Not finished yet: {', '.join(result['missing'])}.")
+    parts.append(f"`{result['command']}`, {result['machine']}; [cifar10_methods.json]({link})")
+    return "\n\n".join(parts)
+
+
+def _small_recipes(result: dict[str, Any], link: str) -> str:
+    rows = [
+        [
+            name,
+            f"{row['samples']['train']:,} / {row['samples']['test']:,}",
+            row["classes"],
+            _percent(row["baselines"]["nearest_centroid"]),
+            _percent(row["baselines"]["logistic_regression"]),
+            ", ".join(_percent(run["test_accuracy"]) for run in row["runs"]),
+        ]
+        for name, row in result["recipes"].items()
+    ]
+    columns = ["recipe", "samples, train / test", "classes", "nearest centroid", "logistic regression", "ours, by seed"]
+    text = f"`{result['command']}`, {result['machine']}; [small_recipes.json]({link})"
+    return f"## Small recipes on real files\n\nTest accuracy, %.\n\n{markdown_table(columns, rows)}\n\n{text}"
+
+
+def _percent(accuracy: float | None) -> str:
+    return "none" if accuracy is None else f"{100 * accuracy:.2f}"
+
+
+def _measured(spread: dict[str, Any]) -> str:
+    if not spread:
+        return "not measured yet"
+    deviation = spread["standard_deviation"]
+    return _percent(spread["mean"]) + ("" if deviation is None else f" ± {100 * deviation:.2f}")
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table in Markdown.
+
+    Example:
+        >>> print(markdown_table(["γ", "ours"], [[0.5, None]]))
+        | γ | ours |
+        | --- | --- |
+        | 0.5 | – |
+    """
+    cells = [["–" if cell is None else str(cell).replace("|", "\\|") for cell in row] for row in (columns, *rows)]
+    cells.insert(1, ["---"] * len(columns))
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

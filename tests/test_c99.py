@@ -1,0 +1,88 @@
+"""The exported C: compiles without a warning, and gives the engine's integers, on this machine and on others."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bso
+from bso.artifact import read
+from bso.c99 import _text, export_c
+
+# Compilers, what runs their programs here, and what links them.
+COMPILERS = {
+    "gcc": ("", ""),
+    "clang": ("", ""),
+    "arm-linux-gnueabihf-gcc": ("qemu-arm", "-static"),
+    "riscv64-linux-gnu-gcc": ("qemu-riscv64", "-static"),
+}
+
+
+def check(folder: Path, compiler: str) -> str:
+    runner, link = COMPILERS[compiler]
+    for program in (compiler, runner or "make", "make"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    command = ["make", "-C", str(folder), "check", f"CC={compiler}", f"RUN={runner}", f"LDFLAGS={link}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_digits_model_on_each_machine(compiler: str, tmp_path: Path) -> None:
+    images = bso.data.digits("test").samples[:3]
+    result = export_c(read(bso.digits_model()), tmp_path / "c", images)
+    output = check(tmp_path / "c", compiler)
+    labels = bso.data.digits("test").labels[:3]
+    assert re.findall(r"vector \d: (\d), as expected", output) == [str(label) for label in labels]
+    assert "0 of 3 vectors wrong" in output
+    assert f"{result['ram_bytes']} bytes of memory" in output
+    assert result["flash_bytes"] < 256 * 1024
+    assert result["ram_bytes"] < 64 * 1024
+
+
+def test_every_op_survives_the_export(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = bso.models.resnet18(num_classes=3, in_channels=2, width=0.0625)
+    with bso.estimating_statistics(net):
+        bso.predict(net, torch.randn(4, 2, 37, 37), 3)
+    bso.export(net, tmp_path / "model.bso", time_steps=3, classes=["a", 'quote " and \\', "ünï??="])
+    export_c(read(tmp_path / "model.bso"), tmp_path / "c")
+    output = check(tmp_path / "c", "gcc")
+    assert "0 of 4 vectors wrong" in output
+
+
+def test_a_changed_weight_is_noticed(tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    export_c(read(bso.digits_model()), tmp_path, bso.data.digits("test").samples[:1])
+    source = (tmp_path / "model.c").read_text()
+    changed, number = re.subn(r"(multiplier0\[\d+\] = \{\n)-?\d+", r"\g<1>1", source)
+    assert number == 1
+    (tmp_path / "model.c").write_text(changed)
+    done = subprocess.run(["make", "-C", str(tmp_path), "check"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "WRONG" in done.stdout
+
+
+def test_the_library_part_needs_nothing_but_memory_functions(tmp_path: Path) -> None:
+    export_c(read(bso.digits_model()), tmp_path)
+    for name in ("kernel.c", "kernel.h", "count.h", "model.c", "model.h"):
+        text = (tmp_path / name).read_text()
+        assert not re.search(r"\b(malloc|calloc|free|printf|fopen|abort|exit)\s*\(", text), name
+
+
+def test_names_become_strings_of_c() -> None:
+    assert _text('a"\\?é') == '"a\\042\\134\\077\\303\\251"'
+
+
+def test_where_one_may_not_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(bso.UserError, match="cannot be written"):
+        export_c(read(bso.digits_model()), tmp_path / "file" / "c", np.zeros((1, 1, 8, 8), np.uint8))

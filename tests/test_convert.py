@@ -1,0 +1,116 @@
+"""From a trained network to a deployed one: what is refused, what is reported, and that it stays the same network."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bso
+from bso.artifact import Lif, Synapse, read
+from bso.data.dataset import ArrayDataset
+from bso.data.events import EVENT_SCALE
+
+
+def trained(net: nn.Module, x: torch.Tensor) -> nn.Module:
+    with bso.estimating_statistics(net):
+        bso.predict(net, x, 2)
+    return net.eval()
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (bso.Sequential(nn.Linear(4, 4), nn.ReLU(), bso.LIF(), bso.BinaryLinear(4, 2)), "layer 1 is a ReLU"),
+        (bso.Sequential(nn.Conv2d(1, 2, 1), bso.LIF(), nn.Upsample(scale_factor=2)), "Upsample"),
+        (bso.Sequential(nn.Conv2d(1, 2, 3, padding="same"), bso.LIF()), "such padding"),
+        (bso.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), bso.LIF()), "such padding"),
+        (bso.Sequential(nn.Conv2d(1, 2, 1), bso.LIF(), nn.AvgPool2d(2, divisor_override=3)), "divisor_override"),
+        (bso.Sequential(nn.Conv2d(1, 2, 1), bso.LIF(), nn.AdaptiveAvgPool2d(3)), "no equal windows"),
+        (bso.Sequential(nn.Conv2d(1, 2, 1), bso.LIF(), nn.Linear(8, 2)), "Flatten before it"),
+        (bso.Sequential(nn.Conv2d(1, 2, 1), bso.LIF(), bso.BinaryConv2d(2, 2, 1)), "one number a class"),
+        (bso.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4, track_running_stats=False)), "statistics"),
+        (bso.Sequential(nn.Flatten(), nn.Linear(64, 4), bso.LIF(threshold=1e9)), "threshold"),
+    ],
+)
+def test_what_has_no_deployed_form_is_refused_by_name(net: nn.Module, message: str, tmp_path: Path) -> None:
+    shape = (4,) if isinstance(net[0], nn.Linear) else (1, 8, 8)  # pyright: ignore[reportIndexIssue]
+    with pytest.raises(bso.UserError, match=message):
+        bso.export(net, tmp_path / "model.bso", input_shape=shape)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_network_that_has_seen_nothing_needs_a_shape(tmp_path: Path) -> None:
+    with pytest.raises(bso.UserError, match="input_shape=\\(3, 32, 32\\)"):
+        bso.export(bso.models.vgg11(width=0.1), tmp_path / "model.bso")
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    net = bso.models.vgg((4, 4), in_channels=1)
+    net.classifier.bias.data[0] = torch.nan  # pyright: ignore
+    with pytest.raises(bso.UserError, match=r"classifier\.bias holds NaN"):
+        bso.export(net, tmp_path / "model.bso", input_shape=(1, 8, 8))
+
+
+def test_class_names_must_fit(tmp_path: Path) -> None:
+    with pytest.raises(bso.UserError, match="2 class names; the network has 10"):
+        bso.export(bso.models.vgg((4,)), tmp_path / "m.bso", input_shape=(3, 8, 8), classes=["a", "b"])
+
+
+def test_an_export_says_what_it_changed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = bso.data.digits("test")
+    net = bso.models.vgg((8, 16, "pool", 16), in_channels=1)
+    trained(net, torch.randn(32, 1, 8, 8))
+    exported = bso.export(net, tmp_path / "model.bso", data=data, time_steps=2, samples=64)
+    changes = exported.changes
+    assert changes is not None
+    assert changes.samples == 64
+    assert set(changes.spikes) == {"lif1", "lif2", "lif3"}
+    assert max(changes.spikes.values()) < 0.02
+    assert all(0 <= rate <= 1 for rate in changes.firing_rates.values())
+    made = read(exported.path)
+    assert [layer.firing_rate for layer in made.layers if isinstance(layer, Lif)] == list(changes.firing_rates.values())
+    assert (made.classes, made.name) == (data.classes, "digits")
+    assert exported.bytes == Path(exported.path).stat().st_size
+    assert changes.accuracy_after == pytest.approx(
+        (bso.load(exported.path).predict(data.samples[:64]) == data.labels[:64]).mean(), abs=0.05
+    )
+
+
+def test_the_same_network_gives_the_same_file(tmp_path: Path) -> None:
+    net = trained(bso.models.vgg((4, 4), in_channels=1), torch.randn(8, 1, 8, 8))
+    files = [bso.export(net, tmp_path / name).path for name in ("a.bso", "b.bso")]
+    assert Path(files[0]).read_bytes() == Path(files[1]).read_bytes()
+
+
+def test_a_network_in_training_mode_is_exported_as_in_evaluation(tmp_path: Path) -> None:
+    net = trained(bso.models.vgg((4, 4), in_channels=1), torch.randn(8, 1, 8, 8)).train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    bso.export(net, tmp_path / "m.bso", data=bso.data.digits("test"), time_steps=2, samples=32)
+    assert net.training
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_weights_are_one_bit_in_the_file(tmp_path: Path) -> None:
+    net = bso.models.vgg11()
+    with torch.no_grad():
+        net(torch.zeros(1, 3, 32, 32), None)
+    exported = bso.export(net, tmp_path / "m.bso")
+    assert exported.bytes < 1_210_000
+    binary = [x for x in read(exported.path).layers if isinstance(x, Synapse) and x.weights == "bits"]
+    assert sum(layer.weight.nbytes for layer in binary) == 9_216_000 // 8
+
+
+def test_events_have_frames_of_their_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    samples = rng.integers(0, 40, (8, 3, 2, 8, 8)).astype(np.uint8)
+    labels = np.arange(8) % 2
+    data = ArrayDataset("own", "event", ("a", "b"), labels, samples, (0.5, 0.5), (1.0, 1.0), EVENT_SCALE)
+    net = bso.models.vgg((4, 4), in_channels=2, num_classes=2)
+    exported = bso.export(net.eval(), tmp_path / "m.bso", data=data, samples=8)
+    engine = bso.load(exported.path)
+    assert engine.time_steps == 3
+    assert engine.artifact.input.kind == "event"
+    assert engine.predict(np.swapaxes(samples, 0, 1)).shape == (8,)

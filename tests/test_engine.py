@@ -1,0 +1,210 @@
+"""The engine from outside: inputs, streaming, the ops by hand; and that torch is not needed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bso
+from bso import artifact
+from bso.artifact import Add, Artifact, AveragePool, Concat, InputSpec, Lif, MaxPool, Scale, Synapse
+from bso.engine import Engine
+from bso.engine.plain import Plain
+
+ONE = 2**16
+
+
+def made(*layers, shape=(1, 1, 1), classes=1, time_steps=3) -> Artifact:
+    channels = shape[0]
+    spec = InputSpec(
+        "image", shape, 0, 1.0, (0.0,) * channels, (1.0,) * channels, (1,) * channels, (0,) * channels, 0, {}
+    )
+    return Artifact("own", tuple(map(str, range(classes))), time_steps, 16, spec, layers, 1.0)
+
+
+def scale(name, value, multiplier=(1,), offset=(0,), shift=0):
+    return Scale(name, (value,), shift, np.array(multiplier, np.int32), np.array(offset, np.int32))
+
+
+def run(network: Artifact, x) -> list:
+    return Engine(network, kernel="numpy").outputs(np.array(x, np.int16)).tolist()
+
+
+def test_a_membrane_by_hand() -> None:
+    # 3, leak one half: u = 3 → below 5, m = 3; u = round(1.5) + 3 = 5 → spike, m = 0; u = 3. Halves round up.
+    network = made(scale("in", 0), Lif("lif", (1,), ONE // 2, 5))
+    record: dict[str, np.ndarray] = {}
+    total = Engine(network, kernel="numpy").outputs(np.array([[[[3]]]], np.int16), record)
+    assert record["lif"].ravel().tolist() == [0, 1, 0]
+    assert total.tolist() == [[1]]
+
+
+def test_membranes_and_currents_saturate() -> None:
+    network = made(scale("in", 0, [2**30]), Lif("lif", (1,), ONE, 2**30), time_steps=4)
+    record: dict[str, np.ndarray] = {}
+    Engine(network, kernel="numpy").outputs(np.array([[[[-9]]], [[[9]]]], np.int16), record)
+    assert record["lif"][:, 0].ravel().tolist() == [0, 0, 0, 0]
+    assert record["lif"][:, 1].ravel().tolist() == [1, 1, 1, 1]
+    assert run(made(scale("in", 0, [2**30]), time_steps=1), [[[[-9]]]]) == [[-(2**30)]]
+
+
+@pytest.mark.parametrize(("x", "expected"), [(5, 3), (-5, -2), (6, 3), (7, 4), (-7, -3), (-6, -3)])
+def test_a_shift_rounds_halves_up(x: int, expected: int) -> None:
+    assert run(made(scale("in", 0, shift=1), time_steps=1), [[[[x]]]]) == [[expected]]
+
+
+def test_averages_of_fixed_values_round_and_count_places() -> None:
+    for ceil, count_padding, padding, expected in (
+        (True, True, (0, 0), [[3, 5], [8, 9]]),  # (1 + 2 + 4 + 5) / 4, (3 + 6) / 2, (7 + 8) / 2, 9
+        (False, True, (1, 1), [[0, 1], [3, 7]]),  # 1/4, 5/4, 11/4, 28/4
+        (False, False, (1, 1), [[1, 3], [6, 7]]),  # 1, 5/2, 11/2, 28/4
+    ):
+        pool = AveragePool("pool", (1,), (2, 2), (2, 2), padding, ceil, count_padding)
+        network = made(scale("in", 0), pool, MaxPool("top", (2,), (2, 2), (2, 2), (0, 0), False), shape=(1, 3, 3))
+        plain = Plain(network)
+        values = np.arange(1, 10, dtype=np.int32).reshape(1, 3, 3, 1)
+        assert plain._apply(1, pool, [values])[0, :, :, 0].tolist() == expected
+
+
+def test_joining_and_adding() -> None:
+    first, second = scale("a", 0, [1, 1]), scale("b", 0, [10, 10])
+    network = made(first, second, Add("sum", (1, 2)), Concat("both", (3, 1)), shape=(2, 1, 1), classes=4, time_steps=1)
+    assert run(network, [[[[1]], [[2]]]]) == [[11, 22, 1, 2]]
+
+
+def test_a_synapse_by_hand_with_groups_and_bits() -> None:
+    # Channel 0 reaches outputs 0 and 1 by +1 and −1, channel 1 outputs 2 and 3 by −1 and −1.
+    weight = np.array([[0b01], [0b00]], np.uint8)
+    shape = (1, 1), (1, 1), (0, 0), (1, 1)
+    numbers = np.array([1, 2, 3, 4], np.int32), np.array([0, 0, 0, 7], np.int32)
+    layer = Synapse("w", (0,), 4, *shape, 2, "bits", 0, 0, weight, *numbers)
+    network = made(layer, shape=(2, 1, 1), classes=4, time_steps=1)
+    assert run(network, [[[[5]], [[6]]]]) == [[5, -10, -18, -17]]
+
+
+def networks() -> list:
+    nn = torch.nn
+    mixed = bso.Sequential(
+        bso.BinaryConv2d(2, 8, 3, padding=1),
+        bso.BatchNorm2d(8),
+        nn.MaxPool2d(3, 2, 1),
+        bso.LIF(leak=0.8, threshold=0.6),
+        bso.Concat(
+            bso.Sequential(
+                bso.BinaryConv2d(8, 6, (3, 2), 1, (1, 0), 1, 2), bso.BatchNorm2d(6), nn.AvgPool2d((1, 1)), bso.LIF()
+            ),
+            bso.Sequential(bso.BinaryConv2d(8, 4, (1, 2)), bso.LIF()),
+        ),
+        nn.AvgPool2d(2, ceil_mode=True),
+        nn.Flatten(),
+        bso.BinaryLinear(10 * 3 * 2, 24),
+        bso.BatchNorm1d(24),
+        bso.LIF(),
+        nn.Linear(24, 5),
+    )
+    return [
+        (bso.models.vgg((24, "pool", 70), in_channels=2), (2, 10, 10)),
+        (bso.models.resnet18(num_classes=7, in_channels=2, width=0.125, stem=32), (2, 12, 12)),
+        (bso.models.resnet18(num_classes=7, in_channels=2, width=0.0625), (2, 37, 37)),
+        (mixed, (2, 10, 10)),
+        (bso.Sequential(nn.Linear(9, 20), bso.LIF(), bso.BinaryLinear(20, 12), bso.LIF(), nn.Linear(12, 3)), (9,)),
+        (bso.models.vgg((8, 16, "pool", 16), in_channels=2, weights="real"), (2, 8, 8)),
+        (bso.models.vgg((8, 16, "pool", 16), in_channels=2, weights="latent"), (2, 8, 8)),
+    ]
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_numpy_and_torch_give_the_same_integers_and_are_near_the_trained_network(number: int, tmp_path: Path) -> None:
+    torch.manual_seed(number)
+    net, shape = networks()[number]
+    x = torch.randn(6, *shape)
+    with bso.estimating_statistics(net):
+        bso.predict(net, x, 3)
+    net.eval()
+    exported = bso.export(net, tmp_path / "model.bso", time_steps=3)
+    engine = bso.load(exported.path, kernel="numpy")
+    record: dict[str, np.ndarray] = {}
+    outputs = engine.outputs(x.numpy(), record)
+
+    module, state, total = exported.module, None, 0
+    for t in range(3):
+        frame, state = module(module.integers(x), state)
+        total = total + frame
+        for (name, spikes), neurons in zip(record.items(), state, strict=True):
+            assert neurons.membrane.shape == spikes[t].shape, name
+    assert np.array_equal(np.asarray(total), outputs)
+
+    first = next(module for module in net.modules() if isinstance(module, bso.LIF))
+    spikes: list[torch.Tensor] = []
+    with first.register_forward_hook(lambda _module, _inputs, output: spikes.append(output[0].spikes)):
+        bso.predict(net, x, 3)
+    ours = next(iter(record.values()))
+    assert (torch.stack(spikes).numpy().reshape(ours.shape) != ours).mean() < 2e-3, "rounding changes few spikes"
+
+
+def test_streaming_is_the_same_as_all_at_once() -> None:
+    engine = bso.load(bso.digits_model())
+    images = bso.data.digits("test").samples[:5]
+    state, total = None, 0
+    for _ in range(engine.time_steps):
+        outputs, state = engine.step(images, state)
+        total = total + outputs
+    assert np.array_equal(total, engine.outputs(images))
+    frames = np.repeat(images[None], engine.time_steps, axis=0)
+    assert np.array_equal(engine.outputs(frames), engine.outputs(images))
+
+
+def test_a_state_goes_in_and_stays_as_it_was() -> None:
+    engine = bso.load(bso.digits_model())
+    images = bso.data.digits("test").samples[:2]
+    _, state = engine.step(images)
+    before = [membrane.copy() for membrane in state.membranes]
+    engine.step(images, state)
+    assert all(np.array_equal(a, b) for a, b in zip(before, state.membranes, strict=True))
+    with pytest.raises(bso.UserError, match="state for other inputs"):
+        engine.step(images[:1], state)
+
+
+def test_bytes_and_normalized_numbers_agree() -> None:
+    engine, data = bso.load(bso.digits_model()), bso.data.digits("test")
+    spec = engine.artifact.input
+    integers = spec.from_bytes(data.samples)
+    assert np.abs(integers.astype(int) - spec.from_reals(spec.normalize(data.samples))).max() <= 1
+    assert (engine.predict(data.samples) == data.labels).mean() > 0.98
+    assert np.array_equal(engine.outputs(data.samples[0]), engine.outputs(data.samples[:1]))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((2, 3, 8, 8), np.uint8), "expected \\[B, 1, 8, 8\\]"),
+        (np.zeros((8, 8), np.uint8), "expected \\[B, 1, 8, 8\\]"),
+        (np.zeros((1, 1, 1, 1, 8, 8), np.uint8), "expected"),
+        (np.zeros((2, 1, 8, 8), np.int64), "received int64"),
+        (np.full((2, 1, 8, 8), np.nan, np.float32), "NaN"),
+        (np.zeros((0, 1, 8, 8), np.uint8), "at least one sample"),
+    ],
+)
+def test_wrong_inputs_are_refused(x: np.ndarray, message: str) -> None:
+    with pytest.raises(bso.UserError, match=message):
+        bso.load(bso.digits_model()).predict(x)
+
+
+def test_loading_and_predicting_never_imports_torch() -> None:
+    code = (
+        "import sys, bso, numpy; engine = bso.load(bso.digits_model()); "
+        "engine.predict(numpy.zeros((1, 1, 8, 8), numpy.uint8)); "
+        "import bso.cli, bso.files, bso.inspection; bso.inspection.inspect(engine.artifact); "
+        "heavy = {'torch', 'scipy', 'PIL', 'sklearn', 'matplotlib'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    with pytest.raises(bso.UserError, match=r"nowhere\.bso cannot be read"):
+        bso.load("nowhere.bso")
+    with pytest.raises(artifact.BadModel, match="no model file"):
+        bso.load(__file__)

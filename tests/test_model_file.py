@@ -1,0 +1,270 @@
+"""A reader of the model file and the network in it, written from docs/model-file.md alone; files that are wrong."""
+
+import dataclasses
+import hashlib
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bso
+from bso import artifact
+from bso.artifact import BadModel
+from bso.engine import Engine
+
+# The reader begins here. It shares no code with the package.
+
+
+def read_model(content: bytes) -> tuple[dict, bytes]:
+    assert content[:8] == b"BSOMODEL"
+    version, header_length, length = struct.unpack_from("<IIQ", content, 8)
+    assert version == 1
+    assert length == len(content)
+    assert header_length % 8 == 0
+    assert content[24:56] == hashlib.sha256(content[:24] + content[56:]).digest()
+    return json.loads(content[56 : 56 + header_length]), content[56 + header_length :]
+
+
+def tensor(layer: dict, key: str, data: bytes, dtype: str) -> np.ndarray:
+    offset, length = layer[key]
+    assert offset % 8 == 0
+    return np.frombuffer(data[offset : offset + length], dtype).astype(np.int64)
+
+
+def sat(x):
+    return np.clip(x, -(2**30), 2**30)
+
+
+def round_shift(x, s):
+    return x if s == 0 else (x + 2 ** (s - 1)) // 2**s
+
+
+def places(layer: dict, shape: tuple, y: int, x: int):
+    """The places of a window that lie in the input: (tap down, tap across, row, column)."""
+    dilation = layer.get("dilation", [1, 1])
+    for i in range(layer["kernel"][0]):
+        for j in range(layer["kernel"][1]):
+            row = y * layer["stride"][0] + i * dilation[0] - layer["padding"][0]
+            column = x * layer["stride"][1] + j * dilation[1] - layer["padding"][1]
+            if 0 <= row < shape[1] and 0 <= column < shape[2]:
+                yield i, j, row, column
+
+
+def synapse(layer: dict, data: bytes, x: np.ndarray) -> np.ndarray:
+    assert layer["groups"] == 1
+    x = np.clip(round_shift(x, layer["input_shift"]), -32768, 32767)
+    channels, out, (down, across) = x.shape[0], layer["out"], layer["kernel"]
+    if layer["weights"] == "bits":
+        rows = tensor(layer, "weight", data, "u1").reshape(down, across, channels, -1)
+        bits = (rows[..., None] >> np.arange(8)) & 1
+        weight = 2 * bits.reshape(down, across, channels, -1)[..., :out] - 1
+    else:
+        weight = tensor(layer, "weight", data, "<i2").reshape(down, across, channels, out)
+    sides = [
+        (x.shape[1 + a] + 2 * layer["padding"][a] - layer["dilation"][a] * (layer["kernel"][a] - 1) - 1)
+        // layer["stride"][a] + 1
+        for a in (0, 1)
+    ]  # fmt: skip
+    result = np.zeros((out, *sides), np.int64)
+    for y, column in np.ndindex(*sides):
+        for i, j, from_row, from_column in places(layer, x.shape, y, column):
+            result[:, y, column] += x[:, from_row, from_column] @ weight[i, j]
+    multiplier, offset = (tensor(layer, key, data, "<i4")[:, None, None] for key in ("multiplier", "offset"))
+    return sat(round_shift(result * multiplier, layer["shift"]) + offset)
+
+
+def run_model(content: bytes, raw: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Outputs summed over time, and the spikes of every layer, of one image of bytes [C, H, W]."""
+    header, data = read_model(content)
+    source = header["input"]
+    multiplier, offset = (np.array(source[key])[:, None, None] for key in ("multiplier", "offset"))
+    x = np.clip(round_shift(raw.astype(np.int64) * multiplier + offset, source["shift"]), -32768, 32767)
+    membranes: dict[int, np.ndarray] = {}
+    spikes: dict[str, list] = {}
+    total = 0
+    for _ in range(header["time_steps"]):
+        values = [x]
+        for number, layer in enumerate(header["layers"]):
+            taken = values[layer["inputs"][0]]
+            if layer["op"] == "synapse":
+                values.append(synapse(layer, data, taken))
+            elif layer["op"] == "lif":
+                u = sat(round_shift(membranes.get(number, 0) * layer["leak"], 16) + taken)
+                s = (u >= layer["threshold"]).astype(np.int64)
+                membranes[number] = u - layer["threshold"] * s
+                spikes.setdefault(layer["name"], []).append(s)
+                values.append(s)
+            else:
+                assert layer["op"] == "average_pool"
+                assert not layer["ceil"]
+                sides = [(taken.shape[1 + a] - layer["kernel"][a]) // layer["stride"][a] + 1 for a in (0, 1)]
+                sums = np.zeros((taken.shape[0], *sides), np.int64)
+                for y, column in np.ndindex(*sides):
+                    for _, _, from_row, from_column in places(layer, taken.shape, y, column):
+                        sums[:, y, column] += taken[:, from_row, from_column]
+                values.append(sums)
+        total = total + values[-1].reshape(-1)
+    return np.asarray(total), {name: np.stack(steps) for name, steps in spikes.items()}
+
+
+# And ends here.
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    return bso.digits_model().read_bytes()
+
+
+def test_a_reader_written_from_the_documentation_gives_the_same_spikes_and_outputs(content: bytes) -> None:
+    images = bso.data.digits("test").samples[:3]
+    record: dict[str, np.ndarray] = {}
+    outputs = Engine(artifact.decode(content)).outputs(images, record)
+    for number, image in enumerate(images):
+        expected, spikes = run_model(content, image)
+        assert outputs[number].tolist() == expected.tolist()
+        for name, steps in spikes.items():
+            assert np.array_equal(record[name][:, number], steps)
+
+
+def test_the_same_network_is_the_same_bytes(content: bytes) -> None:
+    assert artifact.encode(artifact.decode(content)) == content
+
+
+def sealed(content: bytes) -> bytes:
+    """The same with a right checksum."""
+    return content[:24] + hashlib.sha256(content[:24] + content[56:]).digest() + content[56:]
+
+
+def changed(content: bytes, change) -> bytes:
+    """The same with another header."""
+    (length,) = struct.unpack_from("<I", content, 12)
+    header = json.loads(content[56 : 56 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    whole = 56 + len(text) + len(content) - 56 - length
+    return sealed(b"BSOMODEL" + struct.pack("<IIQ", 1, len(text), whole) + bytes(32) + text + content[56 + length :])
+
+
+def test_a_changed_header_with_a_right_checksum_is_read_when_it_is_sound(content: bytes) -> None:
+    made = artifact.decode(changed(content, lambda header: header.update(name="ten", note="unknown keys are ignored")))
+    assert made.name == "ten"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda c: b"", "no model file"),
+        (lambda c: c[:40], "no model file"),
+        (lambda c: b"PK" + c[2:], "no model file"),
+        (lambda c: c[:8] + b"\x02" + c[9:], "version 2"),
+        (lambda c: c[:-1], "bytes long"),
+        (lambda c: c + b"\0", "bytes long"),
+        (lambda c: c[:2000] + bytes([c[2000] ^ 1]) + c[2001:], "checksum"),
+        (lambda c: sealed(c[:12] + struct.pack("<I", 2**31) + c[16:]), "header is said"),
+        (lambda c: sealed(c[:56] + b"[" * 64 + c[120:]), "not JSON"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_says_how(content: bytes, damage, message: str) -> None:
+    with pytest.raises(BadModel, match=message):
+        artifact.decode(damage(content))
+
+
+def layer(**keys):
+    """A change of the first synapse, of the first binary one, or of another layer by its number."""
+    number = keys.pop("number", 0)
+    return lambda header: header["layers"][number].update(keys)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h: h.pop("layers"), "lacks `layers`"),
+        (lambda h: h.update(layers=[]), "a list of 1"),
+        (lambda h: h.update(layers=[3]), "expected an object"),
+        (lambda h: h.update(classes=["a"] * 9), "one output a class"),
+        (lambda h: h.update(classes=[1] * 10), "not a text"),
+        (lambda h: h.update(time_steps=0), "from 1 to"),
+        (lambda h: h.update(time_steps=True), "whole number"),
+        (lambda h: h.update(output_scale=float("nan")), "finite"),
+        (lambda h: h.update(output_scale=10**400), "finite"),
+        (lambda h: h["input"].update(shape=[1, 8]), "`shape`"),
+        (lambda h: h["input"].update(std=[0.0]), "above 0"),
+        (lambda h: h["input"].update(kind="smell"), "`kind`"),
+        (layer(op="dream"), "`op`"),
+        (layer(inputs=[1]), "made before it"),
+        (layer(inputs=[0, 0]), "takes 1 inputs"),
+        (layer(out=25), "expected .* rows|weights are"),
+        (layer(weight=[0, 10**6]), "a place within"),
+        (layer(weight=[4, 432]), "a place within"),
+        (layer(kernel=[3, 4]), "its weights are"),
+        (layer(kernel=[3, 0]), "whole numbers from 1"),
+        (layer(stride=[0, 1]), "whole numbers from 1"),
+        (layer(padding=[3, 1]), "not below the reach"),
+        (layer(groups=5), "groups do not divide"),
+        (layer(shift=41), "from 0 to 40"),
+        (layer(input_shift=1), "only fixed"),
+        (layer(multiplier=[0, 8]), "one a channel"),
+        (layer(number=1, leak=65537), "from 0 to 65536"),
+        (layer(number=1, threshold=0), "from 1"),
+        (layer(number=1, inputs=[0]), "takes fixed"),
+        (layer(number=4, kernel=[9, 9]), "does not fit"),
+        (layer(number=4, inputs=[2]), "taken by no layer|layer"),
+    ],
+)
+def test_a_wrong_header_with_a_right_checksum_is_refused(content: bytes, change, message: str) -> None:
+    with pytest.raises(BadModel, match=message):
+        artifact.decode(changed(content, change))
+
+
+def test_sums_that_could_overflow_are_refused(content: bytes) -> None:
+    made = artifact.decode(content)
+    (first, *_) = made.layers
+    heavy = np.full(first.weight.shape, 32767, np.int16)  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(BadModel, match="below 2\\^31"):
+        dataclasses.replace(made, layers=(dataclasses.replace(first, weight=heavy), *made.layers[1:]))
+
+
+@pytest.mark.parametrize(("side", "window", "message"), [(3000, 3000, "elements a step"), (2000, 1000, "additions")])
+def test_work_that_a_small_file_does_not_justify_is_refused(side: int, window: int, message: str) -> None:
+    spec = artifact.InputSpec("image", (1, side, side), 0, 1.0, (0.0,), (1.0,), (1,), (0,), 0, {})
+    one, bits = np.ones(1, np.int32), np.ones((4, 1), np.uint8)
+    first = artifact.Synapse("s", (0,), 1, (2, 2), (1, 1), (0, 0), (1, 1), 1, "bits", 0, 0, bits, one, one)
+    pools = (window, side - window) if side > window else (side - 1,)
+    layers = (first, *(artifact.MaxPool("m", (n + 1,), (k, k), (1, 1), (0, 0), False) for n, k in enumerate(pools)))
+    made = artifact.Artifact("big", ("a",), 1, 16, spec, layers, 1.0)
+    content = artifact.encode(made)
+    if message == "additions":
+        content += bytes(200_000)  # enough for the elements
+        content = sealed(content[:16] + struct.pack("<Q", len(content)) + content[24:])
+    with pytest.raises(BadModel, match=message):
+        artifact.decode(content)
+
+
+def test_mutated_files_are_refused_or_run(content: bytes) -> None:
+    rng = np.random.default_rng(0)
+    image = bso.data.digits("test").samples[:1]
+    read = 0
+    for number in range(300):
+        mutated = bytearray(content)
+        for _ in range(int(rng.integers(1, 4))):
+            place = int(rng.integers(0, 4096 if rng.random() < 0.7 else len(content)))
+            mutated[place] = int(rng.integers(256))
+        cut = bytes(mutated[: int(rng.integers(len(content)))] if number % 10 == 0 else mutated)
+        whole = sealed(cut) if number % 2 and len(cut) > 56 else cut
+        try:
+            engine = Engine(artifact.decode(whole))
+        except BadModel:
+            continue
+        read += 1
+        if engine.time_steps <= 64 and engine.artifact.input.shape == (1, 8, 8):
+            assert engine.outputs(image).shape == (1, 10)
+    assert read > 10
+
+
+def test_writing_where_one_may_not_leaves_nothing(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(bso.UserError, match="cannot be written"):
+        artifact.write(tmp_path / "nowhere" / "model.bso", artifact.decode(content))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,158 @@
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bso import UserError, cli
+from bso.recipes import recipe
+from bso.report import figures, read_run
+from bso.report.record import train_command
+from bso.train import train
+
+CHROMIUM = shutil.which("chromium")
+TINY = dataclasses.replace(recipe("digits"), plan=(4, 4, "pool", 4), train_samples=200, batch_size=32, epochs=2)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run of one-bit weights, and one of real weights, which has no flips."""
+    folder = tmp_path_factory.mktemp("runs")
+    train(TINY, folder / "binary")
+    train(dataclasses.replace(TINY, weights="real", epochs=1), folder / "<real> & more")
+    return [folder / "binary", folder / "<real> & more"]
+
+
+class Outline(HTMLParser):
+    """Checks that tags close in order, and collects what a browser would fetch or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+        self.fetched += [value for name, value in attrs if name in ("src", "href") and not value.startswith("data:")]
+        assert tag != "script"
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+
+def svgs(text: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)]
+
+
+def test_the_page_of_several_runs_holds_everything_and_needs_nothing(runs, tmp_path, capsys) -> None:
+    out = tmp_path / "page.html"
+    assert cli.main(["report", *map(str, runs), "--out", str(out), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["path"] == str(out)
+    assert result["bytes"] == out.stat().st_size
+    assert result["notes"] == []
+    text = out.read_text()
+    outline = Outline()
+    outline.feed(text)
+    assert outline.open == []
+    assert outline.fetched == []
+    assert "&lt;real&gt; &amp; more" in text
+    titles = [svg.get("aria-label") for svg in svgs(text)]
+    assert titles.count("confusion matrix of the test samples") == 2
+    assert titles.count("flips per weight and update, by layer") == 1
+    assert titles.count("firing rate, by layer") == 2
+    for expected in ("prefers-color-scheme: dark", "@media print", "peak memory", "bso train digits", "bso evaluate"):
+        assert expected in text
+
+
+def test_confusions_add_up_to_the_recorded_accuracy(runs) -> None:
+    record = read_run(runs[0])
+    assert record.confusion is not None
+    counts = record.confusion.counts
+    assert sum(map(sum, counts)) == 359
+    assert sum(counts[n][n] for n in range(10)) / 359 == record.history[-1]["test_accuracy"]
+
+
+def test_one_run_has_its_page_in_its_directory(runs, capsys) -> None:
+    assert cli.main(["report", str(runs[0])]) == 0
+    assert (runs[0] / "report.html").exists()
+    assert str(runs[0] / "report.html") in capsys.readouterr().out
+
+
+def test_a_run_whose_data_is_gone_is_reported_without_confusions(runs, tmp_path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    shutil.rmtree(copy / "checkpoints")
+    record = read_run(copy)
+    assert record.confusion is None
+    assert "no checkpoint" in record.notes[0]
+
+
+def test_what_is_no_run_is_refused(runs, tmp_path) -> None:
+    with pytest.raises(UserError, match=r"is not a run: .*config\.json is missing"):
+        read_run(tmp_path)
+    shutil.copy(runs[0] / "config.json", tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="has not finished an epoch"):
+        read_run(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_run(tmp_path)
+
+
+def test_the_command_of_a_config_gives_the_config_again() -> None:
+    for name in ("digits", "imagenet-small", "cifar100-bso-t6"):
+        config = dataclasses.replace(recipe(name), seed=3, autoaugment=True, init_from="a b")
+        words = train_command(config, "data dir", Path("out")).split("--seed 3")
+        assert words[0].startswith(f"bso train {name} --data 'data dir' --out out")
+        assert "--init-from 'a b'" in "".join(words)
+
+
+def test_charts_of_odd_values() -> None:
+    empty = figures.line_chart("t", {"a": []}, x_label="x")
+    zeros = figures.line_chart("t", {"a": [(0, 0.0), (1, 0.0)]}, x_label="x", log_x=True, log_y=True)
+    flat = figures.line_chart("t", {"a": [(1, 0.0), (2, 0.0)]}, x_label="x")
+    gap = figures.line_chart("t", {f"line {n}": [(1, 1.0), (2, float("nan"))] for n in range(20)}, x_label="x")
+    for svg in (empty, zeros, flat, gap, figures.standalone(flat)):
+        root = ElementTree.fromstring(svg)
+        assert root.tag.endswith("svg")
+        assert "nan" not in svg
+    many = [[1.0] * 100] * 100
+    names = [f"class number {n}" for n in range(100)]
+    ElementTree.fromstring(figures.matrix_chart("t", many, row_names=names, column_names=names, axes=("a", "b")))
+
+
+def test_points_lie_where_they_should() -> None:
+    svg = ElementTree.fromstring(
+        figures.line_chart("t", {"a": [(1, 1.0), (10, 10.0), (100, 100.0)]}, x_label="x", log_y=True)
+    )
+    places = [tuple(map(float, p.split(","))) for p in svg.find("polyline").get("points").split()]
+    (_, y0), (_, y1), (_, y2) = places
+    assert y0 - y1 == pytest.approx(y1 - y2, abs=0.2)
+    assert y0 > y1 > y2
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_the_page_without_complaint_and_without_sideways_scrolling(runs, tmp_path, width) -> None:
+    out = tmp_path / "page.html"
+    assert cli.main(["report", *map(str, runs), "--out", str(out)]) == 0
+    # Chromium's window has a least width, a frame within has none.
+    tell = 'parent.postMessage(`${document.documentElement.scrollWidth} of ${innerWidth}`, "*")'
+    out.write_text(out.read_text().replace("</body>", f"<script>{tell}</script></body>"))
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        "<!doctype html><title>none</title><script>onmessage = event => { document.title = event.data }</script>"
+        f'<iframe src="{out.name}" style="width: {width}px; height: 1200px; border: 0"></iframe>'
+    )
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", "--dump-dom", frame.as_uri()]
+    done = subprocess.run([str(CHROMIUM), *options], capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    assert f"<title>{width} of {width}</title>" in done.stdout
