@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import bso
 from bso.bits import BinaryParameter, signs
+from bso.momentum import BLOCK, decode, encode
 from bso.optim import BSO, TBSO, FlipOptimizer, Schedule, constant, cosine, inverse_sqrt, step_decay
 
 RULES: dict[str, Callable[..., FlipOptimizer]] = {
@@ -526,3 +527,63 @@ def test_an_own_rule_takes_a_few_lines() -> None:
     give(weight, 1.0, 1.0)
     SignOnly([weight]).step()
     assert signs(weight).tolist() == [-1, -1]
+
+
+def test_eight_bits_round_to_the_nearest_two_levels_and_on_average_to_the_value() -> None:
+    random = torch.Generator().manual_seed(0)
+    values = torch.randn(4 * BLOCK) * torch.logspace(-3, 1, 4 * BLOCK)
+    codes, scales = encode(values, random)
+    assert codes.dtype == torch.int8
+    assert torch.equal(scales, values.view(4, BLOCK).abs().amax(1))
+    mean = torch.stack([decode(*encode(values, random)) for _ in range(2000)]).mean(0)
+    level = 2 * scales.repeat_interleave(BLOCK) / 127  # the widest distance between two
+    assert ((mean - values).abs() < 0.06 * level).all()
+    assert ((decode(codes, scales) - values).abs() <= level).all()
+    assert torch.equal(decode(*encode(torch.zeros(BLOCK), random)), torch.zeros(BLOCK))
+    again = decode(codes, scales)
+    assert torch.equal(decode(*encode(again, random)), again)  # a level stays where it is
+
+
+@every_rule
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_eight_bits_follow_the_momentum_of_32(make, accumulate: bool) -> None:
+    moments = []
+    for bits in (32, 8):
+        torch.manual_seed(2)
+        weight = BinaryParameter.from_signs(torch.randn(1000))
+        flip = make([weight], momentum_bits=bits)
+        for k in range(60):
+            weight.grad = torch.randn(1000) + torch.linspace(-1, 1, 1000)
+            (flip.accumulate if accumulate else flip.step)(t=k % 3)
+            if accumulate and k % 3 == 2:
+                flip.step()
+        moments.append(flip.momentum(weight))
+    assert (moments[0] - moments[1]).norm() < 0.03 * moments[0].norm()
+
+
+@every_rule
+def test_eight_bits_take_little_more_than_a_byte_a_weight_and_resume_bit_for_bit(make) -> None:
+    def run(weight: BinaryParameter, flip: FlipOptimizer, updates: range) -> None:
+        for k in updates:
+            weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(k))
+            flip.step(t=k % 3)
+
+    signs_of_start = torch.randn(64, 999)
+    weight = BinaryParameter.from_signs(signs_of_start)
+    flip = make([weight], momentum_bits=8, initial_momentum=0.1)
+    run(weight, flip, range(5))
+    stored = sum(v.numel() * v.element_size() for v in flip.state[weight].values()) + weight.bits.numel()
+    assert stored / weight.numel() < 1.15
+    other = BinaryParameter(weight.bits.clone(), weight.shape)
+    resumed = make([other], momentum_bits=8, initial_momentum=0.1)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(flip.state_dict())))
+    run(weight, flip, range(5, 9))
+    run(other, resumed, range(5, 9))
+    assert torch.equal(weight.bits, other.bits)
+    for name, value in flip.state[weight].items():
+        assert torch.equal(value, resumed.state[other][name])
+        assert value.dtype == resumed.state[other][name].dtype
+    with pytest.raises(bso.UserError, match="differs in roundings, scales"):
+        make([other], momentum_bits=32).load_state_dict(flip.state_dict())
+    with pytest.raises(bso.UserError, match="momentum_bits: received 16"):
+        make([other], momentum_bits=16)

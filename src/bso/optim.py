@@ -6,7 +6,8 @@
     threshold = γ (BSO)      γ sqrt(v[t] + ε) (T-BSO)
 
 A weight flips only when W·M is strictly over the threshold: at a tie the paper's sign(0) would make it 0.
-What is stored is 1 − β, because β = 1 − 1e-8 is 1 in single precision.
+What is stored is 1 − β, because β = 1 − 1e-8 is 1 in single precision. The momentum may be stored in eight bits a
+weight (momentum.py).
 
 Legend: W signs, M momentum, v second moment, G gradient, γ gamma.
 """
@@ -23,6 +24,7 @@ from torch.optim import Optimizer
 
 from bso.bits import BinaryParameter, signs, unpack
 from bso.errors import UserError
+from bso.momentum import BLOCK, decode, encode, zeros
 
 # Weights are unpacked and compared this many at a time, so that a flip needs little beside the momentum.
 _CHUNK = 1 << 18
@@ -69,8 +71,13 @@ class FlipOptimizer(Optimizer):
         flip_counts: After each `step`, how many weights of each parameter flipped, in their order.
     """
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+    _momentum_bits = 32
+
+    def __init__(self, params: Any, defaults: dict[str, Any], *, momentum_bits: int = 32) -> None:
         _check_numbers(defaults)
+        if momentum_bits not in (8, 32):
+            raise UserError(f"momentum_bits: received {momentum_bits!r}; expected 32, or 8 for less memory.")
+        self._momentum_bits = momentum_bits
         if isinstance(params, Tensor):
             raise UserError(f"{type(self).__name__}: received one parameter; expected a list of them, [parameter].")
         params = list(params)
@@ -248,36 +255,78 @@ class FlipOptimizer(Optimizer):
         return [(group, p, squares[p]) for group, p in everything if p in squares]
 
     def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        if self._momentum_bits == 8:
+            codes, scales = zeros(parameter.numel(), parameter.device)
+            return {"momentum": codes, "scales": scales, "roundings": torch.zeros((), dtype=torch.int64)}
         return {"momentum": torch.zeros(parameter.shape, dtype=_wide(parameter), device=parameter.device)}
 
-    def _momentum(self, group: dict[str, Any], parameter: BinaryParameter) -> Tensor:
+    def momentum(self, parameter: BinaryParameter) -> Tensor:
+        """M of a parameter as an ordinary tensor of its shape, whatever it is stored in."""
+        state = self.state[parameter]
+        if "scales" in state:
+            return decode(state["momentum"], state["scales"])[: parameter.numel()].view(parameter.shape)
+        return state["momentum"]
+
+    @torch.no_grad()
+    def set_momentum(self, parameter: BinaryParameter, momentum: Tensor) -> None:
+        """Sets M of a parameter from an ordinary tensor of its shape."""
+        self._change_momentum(parameter, lambda part, start: part.copy_(_part(momentum, start, part)))
+
+    def _change_momentum(self, parameter: BinaryParameter, change: Callable[[Tensor, int], object]) -> None:
+        """Lets `change` write to the momentum, flat, part by part; it is told where a part begins."""
         state = self.state[parameter]
         # The network may have been moved or cast since: `to` does nothing otherwise.
-        momentum = state["momentum"] = state["momentum"].to(device=parameter.device, dtype=_wide(parameter))
-        # Zeros are a beginning. Only now is it known which weights to hold on to: they may have been loaded since.
-        if group["initial_momentum"] and not momentum.any():
-            momentum.add_(signs(parameter).to(momentum.dtype), alpha=-group["initial_momentum"])
-        return momentum
+        state["momentum"] = state["momentum"].to(parameter.device)
+        if "scales" not in state:
+            state["momentum"] = state["momentum"].to(_wide(parameter))
+            change(state["momentum"].view(-1), 0)
+            return
+        codes, scales = state["momentum"], state["scales"].to(parameter.device)
+        state["scales"] = scales
+        random = torch.Generator(parameter.device).manual_seed(self._next_seed(parameter))
+        for start in range(0, parameter.numel(), _CHUNK):
+            own, blocks = slice(start, start + _CHUNK), slice(start // BLOCK, (start + _CHUNK) // BLOCK)
+            values = decode(codes[own], scales[blocks])
+            change(values[: parameter.numel() - start], start)
+            codes[own], scales[blocks] = encode(values, random)
+
+    def _next_seed(self, parameter: BinaryParameter) -> int:
+        """A seed for each rounding of each parameter, so that a resumed run rounds as an unbroken one."""
+        everything = [p for group in self.param_groups for p in group["params"]]
+        index = next(i for i, p in enumerate(everything) if p is parameter)
+        self.state[parameter]["roundings"] += 1
+        return (index * 0x9E3779B1 + int(self.state[parameter]["roundings"])) % 2**32
+
+    def _begin(self, group: dict[str, Any], parameter: BinaryParameter) -> None:
+        """Moves a momentum of zeros to −δ·W, once it is known which weights to hold on to."""
+        if group["initial_momentum"] and not self.state[parameter]["momentum"].any():
+            self.set_momentum(parameter, signs(parameter) * -group["initial_momentum"])
 
     def _fold(self, group: dict[str, Any], parameter: BinaryParameter, gradient: Tensor) -> None:
-        momentum, rate = self._momentum(group, parameter), group["one_minus_beta1"]
-        gradient = gradient.to(momentum.dtype)
-        if parameter in self._accumulated or parameter in self._folded:
-            momentum.add_(gradient, alpha=rate)
-        else:
-            momentum.lerp_(gradient, rate)
+        self._begin(group, parameter)
+        rate, adding = group["one_minus_beta1"], parameter in self._accumulated
+
+        def change(momentum: Tensor, start: int) -> None:
+            part = _part(gradient, start, momentum).to(momentum.dtype)
+            _ = momentum.add_(part, alpha=rate) if adding else momentum.lerp_(part, rate)
+
+        self._change_momentum(parameter, change)
 
     def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
         """Takes note of the mean square of a gradient of time step `t`."""
 
     def _flip(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> None:
-        rule = self._rule(group, parameter, t)
-        momentum = self._momentum(group, parameter).view(-1)
+        rule, state = self._rule(group, parameter, t), self.state[parameter]
         count = torch.zeros((), dtype=torch.int64, device=parameter.device)
         for start in range(0, parameter.numel(), _CHUNK):
-            part = momentum[start : start + _CHUNK]
-            packed = parameter.bits[start // 8 : math.ceil((start + part.numel()) / 8)]
-            flips = rule(unpack(packed, part.numel(), part.dtype), part)
+            size = min(_CHUNK, parameter.numel() - start)
+            if "scales" in state:
+                blocks = slice(start // BLOCK, (start + _CHUNK) // BLOCK)
+                part = decode(state["momentum"][start : start + _CHUNK], state["scales"][blocks])[:size]
+            else:
+                part = state["momentum"].view(-1)[start : start + size]
+            packed = parameter.bits[start // 8 : math.ceil((start + size) / 8)]
+            flips = rule(unpack(packed, size, part.dtype), part)
             parameter.flip_(flips, start)
             count += flips.count_nonzero()
         self._flips[parameter] = count
@@ -312,7 +361,8 @@ class FlipOptimizer(Optimizer):
         # torch has cast the state to the parameters' type: take it again as it was saved.
         for _, index, _, parameter in saved:
             for name, value in state_dict["state"].get(index, {}).items():
-                self.state[parameter][name] = value.detach().clone().to(parameter.device)
+                device = value.device if name == "roundings" else parameter.device
+                self.state[parameter][name] = value.detach().clone().to(device)
 
     def _check_saved(
         self,
@@ -328,7 +378,7 @@ class FlipOptimizer(Optimizer):
                 f"load_state_dict: the state differs in {', '.join(sorted(settings | tensors))}; expected one saved by "
                 f"{type(self).__name__}."
             )
-        if saved["momentum"].shape != parameter.shape:
+        if saved["momentum"].shape != self.state[parameter]["momentum"].shape:
             raise UserError(
                 f"load_state_dict: received momentum of shape {tuple(saved['momentum'].shape)} for weights of "
                 f"shape {tuple(parameter.shape)}; expected the same network."
@@ -346,6 +396,7 @@ class BSO(FlipOptimizer):
         beta: Decay of the momentum.
         initial_momentum: δ: the momentum begins at −δ·W. With 0, the first update flips about half of all
             weights, harmless at the start and fatal for a trained network that lost its momentum.
+        momentum_bits: 32, or 8 for a quarter of the memory; see `bso.momentum`.
 
     Example:
         >>> layer = bso.BinaryLinear(8, 4)
@@ -357,9 +408,18 @@ class BSO(FlipOptimizer):
         True
     """
 
-    def __init__(self, params: Any, gamma: float = 5e-7, beta: float = 0.999, *, initial_momentum: float = 0.0) -> None:
+    def __init__(
+        self,
+        params: Any,
+        gamma: float = 5e-7,
+        beta: float = 0.999,
+        *,
+        initial_momentum: float = 0.0,
+        momentum_bits: int = 32,
+    ) -> None:
         _check_betas(beta)
-        super().__init__(params, dict(gamma=gamma, one_minus_beta1=1 - beta, initial_momentum=initial_momentum))
+        defaults = dict(gamma=gamma, one_minus_beta1=1 - beta, initial_momentum=initial_momentum)
+        super().__init__(params, defaults, momentum_bits=momentum_bits)
 
     def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
         return partial(bso_flips, gamma=group["gamma"])
@@ -377,6 +437,7 @@ class TBSO(FlipOptimizer):
         eps: ε, inside the root.
         time_steps: T; `step` takes t = 0 … T−1.
         initial_momentum: δ: the momentum begins at −δ·W; see `BSO`.
+        momentum_bits: 32, or 8 for a quarter of the memory; see `bso.momentum`.
 
     Example:
         >>> layer = bso.BinaryLinear(8, 4)
@@ -398,6 +459,7 @@ class TBSO(FlipOptimizer):
         *,
         time_steps: int,
         initial_momentum: float = 0.0,
+        momentum_bits: int = 32,
     ) -> None:
         _check_betas(*betas)
         if not isinstance(time_steps, int) or isinstance(time_steps, bool) or time_steps < 1:
@@ -412,6 +474,7 @@ class TBSO(FlipOptimizer):
                 time_steps=time_steps,
                 initial_momentum=initial_momentum,
             ),
+            momentum_bits=momentum_bits,
         )
 
     @property
@@ -468,6 +531,11 @@ class TBSO(FlipOptimizer):
                 f"load_state_dict: the state was saved with time_steps={saved_group['time_steps']}; this "
                 f"optimizer has time_steps={self.time_steps}. Build it with the saved number, or start afresh."
             )
+
+
+def _part(values: Tensor, start: int, like: Tensor) -> Tensor:
+    """The flat part of `values` that begins at `start` and is as long as `like`."""
+    return values.reshape(-1)[start : start + like.numel()]
 
 
 def _wide(parameter: BinaryParameter) -> torch.dtype:

@@ -53,6 +53,7 @@ class Config:
     one_minus_beta2: float = _setting(1e-5, "1 − β2, the rate of the second moments")
     eps: float = _setting(1e-20, "ε inside the root")
     initial_momentum: float = _setting(0.0, "δ: the momentum begins at −δ·W; with 0 at 0, or at that of init_from")
+    momentum_bits: int = _setting(32, "bits of a weight's momentum: 32, or 8, rounded at random")
     gamma_schedule: ScheduleName = _setting("constant", "how γ decays")
     beta_schedule: ScheduleName = _setting("cosine", "how 1 − β1 decays")
     decay_epochs: int = _setting(50, "epochs from one division by ten to the next, with schedule `step`")
@@ -84,6 +85,8 @@ class Config:
             if not low <= value <= high or value == math.inf:
                 expected = f"at least {low}" if high == math.inf else f"{low} to {high}"
                 raise UserError(f"{name}: received {value}; expected a number, {expected}.")
+        if self.momentum_bits not in (8, 32):
+            raise UserError(f"momentum_bits: received {self.momentum_bits}; expected 8 or 32.")
         for setting in dataclasses.fields(self):
             value, choices = getattr(self, setting.name), choices_of(setting)
             if choices and value not in choices:

@@ -32,6 +32,7 @@ from bso.errors import UserError
 from bso.evaluation import counting_spikes, over_time, predict
 from bso.loss import step_loss
 from bso.models import resnet18, vgg, vgg11
+from bso.momentum import decode
 from bso.network import ImageNetwork
 from bso.neuron import LIF
 from bso.norm import estimating_statistics, synchronize_statistics
@@ -203,7 +204,9 @@ class Trainer:
         assert self.flip is not None
         saved = source["optimizers"][0]["state"]
         for index, parameter in enumerate(p for group in self.flip.param_groups for p in group["params"]):
-            self.flip.state[parameter]["momentum"].copy_(saved[index]["momentum"])
+            entry = saved[index]
+            dense = decode(entry["momentum"], entry["scales"]) if "scales" in entry else entry["momentum"].view(-1)
+            self.flip.set_momentum(parameter, dense[: parameter.numel()].to(parameter.device))
 
     def _optimizers(self) -> tuple[FlipOptimizer | None, Optimizer]:
         config, flip = self.config, None
@@ -211,7 +214,11 @@ class Trainer:
         if config.weights == "binary":
             binary, parameters = split_parameters(self.net)
             beta1, beta2 = 1 - config.one_minus_beta1, 1 - config.one_minus_beta2
-            settings = {"gamma": config.gamma, "initial_momentum": config.initial_momentum}
+            settings: dict[str, Any] = {
+                "gamma": config.gamma,
+                "initial_momentum": config.initial_momentum,
+                "momentum_bits": config.momentum_bits,
+            }
             if config.optimizer == "bso":
                 flip = BSO(binary, beta=beta1, **settings)
             else:
