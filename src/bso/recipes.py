@@ -469,9 +469,9 @@ def cifar100_small() -> Config:
 
 @_recipe
 def imagenet_small() -> Config:
-    """An ImageNet-like folder, such as Tiny ImageNet, on two CPU cores: a narrow ResNet-18, T = 1."""
+    """An ImageNet-like folder, such as Tiny ImageNet, on two CPU cores: images of 32 × 32, T = 1."""
     return dataclasses.replace(
-        _SMALL, dataset="imagenet", model="resnet18", plan=(), width=0.25, image_size=64, time_steps=1, epochs=30
+        _SMALL, dataset="imagenet", image_size=32, time_steps=1, epochs=40, statistics_batches=10
     )
 
 
@@ -484,7 +484,9 @@ def dvs_cifar10_small() -> Config:
 @_recipe
 def nmnist_small() -> Config:
     """N-MNIST event recordings on two CPU cores: five frames."""
-    return dataclasses.replace(_SMALL, dataset="nmnist", time_steps=5, plan=(16, "pool", 32, "pool", 64), epochs=30)
+    return dataclasses.replace(
+        _SMALL, dataset="nmnist", time_steps=5, plan=(32, "pool", 64, "pool", 128), batch_size=32, epochs=20
+    )
 
 
 @_recipe
