@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bso.bench.inference import bench_inference, inference_text
 from bso.engine import load
+from bso.engine.native import libraries
 
 RESULTS = Path(__file__).parent / "results" / "inference.json"
 
@@ -24,7 +25,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     model = load(options.model).artifact if options.model else None
-    result = bench_inference(model, repetitions=options.repetitions)
+    kernels = [name for name in libraries() if name != "baseline"] or ["auto"]
+    result = bench_inference(model, repetitions=options.repetitions, kernels=kernels)
     result["date"] = datetime.now(UTC).isoformat(timespec="seconds")
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     print(inference_text(result))

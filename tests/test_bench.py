@@ -21,6 +21,6 @@ def test_every_point_names_what_was_measured():
     result = bench_inference(read(digits_model()), repetitions=2, firing_rates=(), batches=(1, 2), threads=(1,))
     assert [(p["batch"], p["threads"]) for p in result["points"]] == [(1, 1), (2, 1)]
     for point in result["points"]:
-        assert {"firing_rate", "ours_seconds", "torch_seconds", "ratio"} <= point.keys()
+        assert {"kernel", "firing_rate", "ours_seconds", "torch_seconds", "ratio"} <= point.keys()
         assert point["same_spikes"] > 0.99
     assert "trained" in inference_text(result)

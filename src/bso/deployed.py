@@ -73,9 +73,7 @@ class Deployed(Stateful):
     def _apply_layer(self, i: int, layer: Layer, inputs: list[Tensor]) -> Tensor:
         x, fixed = inputs[0], self.artifact.values[layer.inputs[0]].kind == "fixed"
         if isinstance(layer, Synapse):
-            x = _round_shift(x, layer.input_shift)
-            if layer.input_shift:
-                x = x.clamp(-32768, 32767)
+            x = _round_shift(x, layer.input_shift).clamp(-32768, 32767)
             weight = self.get_buffer(f"{_key(i)}_weight")
             sums = F.conv2d(x.to(weight.dtype), weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
             return self._scaled(i, layer.shift, sums.long())

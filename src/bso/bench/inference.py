@@ -9,7 +9,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import bso
 from bso.artifact import Add, Artifact, AveragePool, Concat, InputSpec, Layer, Lif, MaxPool, Scale, Synapse
-from bso.engine import Engine
+from bso.engine import Engine, Kernel
 
 FIRING_RATES = (0.05, 0.15, 0.3)
 BATCHES = (1, 64)
@@ -65,7 +65,8 @@ class EagerTorch:
         if isinstance(layer, Synapse):
             if layer.input_shift:
                 x = (x * 2.0**-layer.input_shift).clamp_(-32768, 32767)
-            return F.conv2d(x, *numbers, layer.stride, layer.padding, layer.dilation, layer.groups)
+            weight, bias = numbers
+            return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
         if isinstance(layer, AveragePool):
             fixed = self.artifact.values[layer.inputs[0]].kind == "fixed"
             windows = layer.kernel, layer.stride, layer.padding, layer.ceil, layer.count_padding
@@ -169,6 +170,7 @@ def bench_inference(
     firing_rates: Iterable[float] = FIRING_RATES,
     batches: Iterable[int] = BATCHES,
     threads: Iterable[int] = THREADS,
+    kernels: Sequence[Kernel] = ("auto",),
 ) -> dict[str, Any]:
     """Times the engine and eager torch on VGG-11 at several firing rates, and on a trained network if one is given.
 
@@ -178,26 +180,26 @@ def bench_inference(
         firing_rates: Of the random networks.
         batches: Images a call.
         threads: Threads of both.
+        kernels: Kernels of the engine that take turns with torch.
     """
     networks = {f"random VGG-11 at {rate:.0%}": random_vgg11(rate) for rate in firing_rates}
     if model is not None:
         networks["trained"] = model
-    before, points, kernel = torch.get_num_threads(), [], ""
+    before, points = torch.get_num_threads(), []
     try:
         for name, artifact in networks.items():
-            kernel = Engine(artifact, threads=1).kernel
             rate, agreement = _compare(artifact)
             for batch in batches:
                 for number in threads:
                     torch.set_num_threads(number)
                     turns = repetitions * (4 if batch == 1 else 1)
                     point = {"network": name, "batch": batch, "threads": number, "firing_rate": round(rate, 4)}
-                    points.append(point | _race(artifact, batch, number, turns) | {"same_spikes": round(agreement, 5)})
+                    point["same_spikes"] = round(agreement, 5)
+                    points += [point | result for result in _race(artifact, batch, number, turns, kernels)]
     finally:
         torch.set_num_threads(before)
     return {
         "points": points,
-        "kernel": kernel,
         "time_steps": _TIME_STEPS,
         "repetitions": {"single images": 4 * repetitions, "batches": repetitions},
         "seed": 0,
@@ -221,12 +223,16 @@ def _compare(artifact: Artifact) -> tuple[float, float]:
     return float(np.average(rates, weights=sizes)), float(np.average(same, weights=sizes))
 
 
-def _race(artifact: Artifact, batch: int, threads: int, turns: int) -> dict[str, Any]:
+def _race(
+    artifact: Artifact, batch: int, threads: int, turns: int, kernels: Sequence[Kernel]
+) -> Iterator[dict[str, Any]]:
     """Medians of wall-clock seconds, their quartiles, and for busy machines the ratio of processor seconds."""
     images = random_images(artifact.input, batch, 1)
-    engine, rival = Engine(artifact, threads=threads), EagerTorch(artifact)
     ours, floats = images.numpy(), images.float().contiguous(memory_format=torch.channels_last)
-    racers: dict[str, Callable[[], Any]] = {"ours": lambda: engine.outputs(ours), "torch": lambda: rival.run(floats)}
+    rival = EagerTorch(artifact)
+    engines = [Engine(artifact, kernel, threads) for kernel in kernels]
+    racers: dict[str, Callable[[], Any]] = {"torch": lambda: rival.run(floats)}
+    racers |= {engine.kernel: lambda engine=engine: engine.outputs(ours) for engine in engines}
     wall: dict[str, list[float]] = {name: [] for name in racers}
     busy: dict[str, list[float]] = {name: [] for name in racers}
     for turn in range(turns + 1):
@@ -238,26 +244,28 @@ def _race(artifact: Artifact, batch: int, threads: int, turns: int) -> dict[str,
                 busy[name].append(time.process_time() - start[1])
     seconds = {name: statistics.median(times) for name, times in wall.items()}
     cpu = {name: statistics.median(times) for name, times in busy.items()}
-    return {
-        "ours_seconds": seconds["ours"],
-        "torch_seconds": seconds["torch"],
-        "ratio": round(seconds["torch"] / seconds["ours"], 2),
-        "ours_cpu_seconds": cpu["ours"],
-        "torch_cpu_seconds": cpu["torch"],
-        "cpu_ratio": round(cpu["torch"] / cpu["ours"], 2),
-        "quartiles": {
-            name: [round(q, 6) for q in statistics.quantiles(times, n=4)[::2]] for name, times in wall.items()
-        },
-    }
+    quartiles = {name: [round(q, 6) for q in statistics.quantiles(times, n=4)[::2]] for name, times in wall.items()}
+    for engine in engines:
+        name = engine.kernel
+        yield {
+            "kernel": name,
+            "ours_seconds": seconds[name],
+            "torch_seconds": seconds["torch"],
+            "ratio": round(seconds["torch"] / seconds[name], 2),
+            "ours_cpu_seconds": cpu[name],
+            "torch_cpu_seconds": cpu["torch"],
+            "cpu_ratio": round(cpu["torch"] / cpu[name], 2),
+            "quartiles": {"ours": quartiles[name], "torch": quartiles["torch"]},
+        }
 
 
 def inference_text(result: dict[str, Any]) -> str:
     """The points as a table."""
-    lines = [f"{'network':22} {'firing':>7} {'batch':>5} {'threads':>7} {'ours':>10} {'torch':>11} {'ratio':>6}"]
+    head = f"{'batch':>5} {'threads':>7} {'ours':>10} {'torch':>11} {'ratio':>6}"
+    lines = [f"{'network':22} {'kernel':8} {'firing':>7} {head}"]
     for p in result["points"]:
         ours, theirs = (f"{1e3 * p[key] / p['batch']:.2f} ms" for key in ("ours_seconds", "torch_seconds"))
         rate = f"{100 * p['firing_rate']:.1f} %"
-        lines.append(
-            f"{p['network']:22} {rate:>7} {p['batch']:>5} {p['threads']:>7} {ours:>10} {theirs:>11} {p['ratio']:>5.1f}×"
-        )
-    return "\n".join([*lines, f"milliseconds an image; T = {result['time_steps']}, kernel {result['kernel']}"])
+        figures = f"{p['batch']:>5} {p['threads']:>7} {ours:>10} {theirs:>11} {p['ratio']:>5.1f}×"
+        lines.append(f"{p['network']:22} {p['kernel']:8} {rate:>7} {figures}")
+    return "\n".join([*lines, f"milliseconds an image; T = {result['time_steps']}"])

@@ -128,8 +128,7 @@ def _matrix(layer: Synapse, value: Value) -> np.ndarray:
 
 
 def _multiply(layer: Synapse, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    if layer.input_shift:
-        x = np.clip(_round_shift(x.astype(np.int64), layer.input_shift), -32768, 32767)
+    x = np.clip(_round_shift(x.astype(np.int64), layer.input_shift), -32768, 32767)
     (up, left), groups = layer.padding, layer.groups
     x = np.pad(x.astype(matrix.dtype), ((0, 0), (up, up), (left, left), (0, 0)))
     reach = [d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel, strict=True)]
