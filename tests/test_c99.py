@@ -1,5 +1,6 @@
 """The exported C: compiles without a warning, and gives the engine's integers, on this machine and on others."""
 
+import ctypes
 import re
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import torch
 
 import bso
 from bso.artifact import read
-from bso.c99 import _text, export_c
+from bso.c99 import _comment, _text, export_c
 
 # Compilers, what runs their programs here, and what links them.
 COMPILERS = {
@@ -80,6 +81,23 @@ def test_the_library_part_needs_nothing_but_memory_functions(tmp_path: Path) -> 
 
 def test_names_become_strings_of_c() -> None:
     assert _text('a"\\?é') == '"a\\042\\134\\077\\303\\251"'
+
+
+def test_a_name_cannot_leave_its_comment() -> None:
+    assert _comment("x *\\ int evil; /* */") == "x ?? int evil? ?? ??"
+
+
+def test_bytes_become_the_same_integers_in_c(tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    made = read(bso.digits_model())
+    export_c(made, tmp_path)
+    command = ["gcc", "-std=c99", "-shared", "-fPIC", "model.c", "kernel.c", "-o", "model.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    raw, found = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) % 17, np.zeros((8, 8, 1), np.int16)
+    library = ctypes.CDLL(str(tmp_path / "model.so"))
+    library.bso_from_bytes(ctypes.c_void_p(raw.ctypes.data), ctypes.c_void_p(found.ctypes.data))
+    assert np.array_equal(np.moveaxis(found, -1, 0), made.input.from_bytes(np.moveaxis(raw, -1, 0)))
 
 
 def test_where_one_may_not_write(tmp_path: Path) -> None:

@@ -79,6 +79,70 @@ def test_an_export_says_what_it_changed(tmp_path: Path) -> None:
     )
 
 
+def test_a_channel_that_never_varied_stays_as_it_is(tmp_path: Path) -> None:
+    net = bso.Sequential(
+        nn.Linear(3, 40), bso.LIF(), bso.BinaryLinear(40, 8), bso.BatchNorm1d(8), bso.LIF(), nn.Linear(8, 2)
+    )
+    with torch.no_grad():
+        net[0].weight.zero_()  # pyright: ignore
+        net[0].bias.fill_(2.0)  # pyright: ignore
+        norm = net[3]
+        norm.running_mean.copy_(bso.signs(net[2].weight).sum(1))  # pyright: ignore
+        norm.running_var.zero_()  # pyright: ignore
+        norm.bias.copy_(torch.tensor([0.1, 1.5] * 4))  # pyright: ignore
+    net.eval()
+    exported = bso.export(net, tmp_path / "m.bso", input_shape=(3,), time_steps=4)
+    record: dict[str, np.ndarray] = {}
+    bso.load(exported.path).outputs(np.zeros((1, 3), np.float32), record)
+    assert record["4"][:, 0, :, 0, 0].mean(0).tolist() == [0.0, 1.0] * 4
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (nn.Flatten(), bso.LIF(), bso.BinaryLinear(64, 3)),
+        (
+            nn.Conv2d(1, 1, 1),
+            bso.LIF(),
+            nn.Flatten(),
+            bso.Residual(nn.Identity(), nn.Identity()),
+            bso.BinaryLinear(64, 3),
+        ),
+        (bso.Concat(nn.AvgPool2d(2), nn.MaxPool2d(2)), nn.Flatten(), nn.Linear(32, 3)),
+    ],
+)
+def test_flattening_may_stand_anywhere_before_a_linear_layer(body: tuple[nn.Module, ...], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = bso.Sequential(*body).eval(), torch.randn(4, 1, 8, 8)
+    exported = bso.export(net, tmp_path / "m.bso", input_shape=(1, 8, 8), time_steps=2)
+    engine = bso.load(exported.path)
+    real = bso.predict(net, x, 2).detach().numpy()
+    np.testing.assert_allclose(
+        engine.outputs(x.numpy()) * engine.artifact.output_scale, real, atol=0.05 * abs(real).max()
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"time_steps": 0}, "time_steps"),
+        ({"classes": [str(i) for i in range(9)] + ["\ud800"]}, "not a text"),
+        ({"input_shape": (0, 8, 8)}, "shape of one sample|that of one sample"),
+        ({"input_shape": (1, 8, 8, 1)}, "that of one sample"),
+    ],
+)
+def test_what_a_reader_would_refuse_is_not_written(settings: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(bso.UserError, match=message):
+        bso.export(bso.models.vgg((4,), in_channels=1), tmp_path / "m.bso", **{"input_shape": (1, 8, 8), **settings})
+    assert not list(tmp_path.iterdir())
+
+
+def test_bytes_need_a_known_normalization(tmp_path: Path) -> None:
+    exported = bso.export(bso.models.vgg((4,), in_channels=1), tmp_path / "m.bso", input_shape=(1, 8, 8))
+    with pytest.raises(bso.UserError, match="how to normalize"):
+        bso.load(exported.path).predict(np.zeros((1, 1, 8, 8), np.uint8))
+
+
 def test_the_same_network_gives_the_same_file(tmp_path: Path) -> None:
     net = trained(bso.models.vgg((4, 4), in_channels=1), torch.randn(8, 1, 8, 8))
     files = [bso.export(net, tmp_path / name).path for name in ("a.bso", "b.bso")]

@@ -1,5 +1,6 @@
 """The engine from outside: inputs, streaming, the ops by hand; and that torch is not needed."""
 
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -129,13 +130,23 @@ def test_numpy_and_torch_give_the_same_integers_and_are_near_the_trained_network
     record: dict[str, np.ndarray] = {}
     outputs = engine.outputs(x.numpy(), record)
 
-    module, state, total = exported.module, None, 0
+    module, state, ours, total = exported.module, None, None, 0
+    seen: list[np.ndarray] = []
+    for neurons in module.children():
+        neurons.register_forward_hook(lambda _module, _inputs, output: seen.append(output[0].spikes.numpy()))
     for t in range(3):
+        seen.clear()
         frame, state = module(module.integers(x), state)
+        step, ours = engine.step(x.numpy(), ours)
         total = total + frame
-        for (name, spikes), neurons in zip(record.items(), state, strict=True):
-            assert neurons.membrane.shape == spikes[t].shape, name
+        assert np.array_equal(np.asarray(frame), step)
+        for (name, spikes), theirs, neurons, membrane in zip(record.items(), seen, state, ours.membranes, strict=True):
+            assert np.array_equal(theirs, spikes[t]), name
+            assert np.array_equal(neurons.membrane.numpy(), np.moveaxis(membrane, -1, 1)), name
     assert np.array_equal(np.asarray(total), outputs)
+    if number in (0, 4):  # shallow enough that single spikes do not spread
+        real = bso.predict(net, x, 3).numpy()
+        np.testing.assert_allclose(outputs * engine.artifact.output_scale, real, atol=0.02 * np.abs(real).max())
 
     first = next(module for module in net.modules() if isinstance(module, bso.LIF))
     spikes: list[torch.Tensor] = []
@@ -143,6 +154,39 @@ def test_numpy_and_torch_give_the_same_integers_and_are_near_the_trained_network
         bso.predict(net, x, 3)
     ours = next(iter(record.values()))
     assert (torch.stack(spikes).numpy().reshape(ours.shape) != ours).mean() < 2e-3, "rounding changes few spikes"
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "auto"])
+def test_a_synapse_cuts_what_it_takes_to_16_bits(kernel) -> None:
+    shape = (1, 1), (1, 1), (0, 0), (1, 1)
+    one = np.ones(1, np.int32)
+    layer = Synapse("w", (1,), 1, *shape, 1, "int16", 0, 0, np.full((1, 1), 3, np.int16), one, 0 * one)
+    network = made(scale("in", 0, [1000]), layer, time_steps=1)
+    assert Engine(network, kernel).outputs(np.full((1, 1, 1, 1), 100, np.int16)).tolist() == [[3 * 32767]]
+
+
+def test_a_network_without_neurons_runs_everywhere(tmp_path: Path) -> None:
+    net = bso.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    exported = bso.export(net, tmp_path / "m.bso", input_shape=(1, 8, 8))
+    x = np.random.default_rng(0).normal(size=(2, 1, 8, 8)).astype(np.float32)
+    results = [bso.load(exported.path, kernel).step(x)[0].tolist() for kernel in ("numpy", "auto")]
+    assert results[0] == results[1]
+
+
+def predict_in_child(engine: Engine, images: np.ndarray, queue) -> None:
+    queue.put(engine.predict(images).tolist())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_predicts() -> None:
+    engine, images = bso.load(bso.digits_model(), threads=2), bso.data.digits("test").samples[:4]
+    expected = engine.predict(images).tolist()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=predict_in_child, args=(engine, images, queue))
+    child.start()
+    assert queue.get(timeout=60) == expected
+    child.join()
 
 
 def test_streaming_is_the_same_as_all_at_once() -> None:

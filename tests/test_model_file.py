@@ -223,7 +223,7 @@ def test_sums_that_could_overflow_are_refused(content: bytes) -> None:
     made = artifact.decode(content)
     (first, *_) = made.layers
     heavy = np.full(first.weight.shape, 32767, np.int16)  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(BadModel, match="below 2\\^31"):
+    with pytest.raises(BadModel, match="below 2\\^30"):
         dataclasses.replace(made, layers=(dataclasses.replace(first, weight=heavy), *made.layers[1:]))
 
 

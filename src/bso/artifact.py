@@ -29,7 +29,8 @@ LARGEST_COUNT = 32767
 _START = struct.Struct("<8sIIQ")
 _HEADER_AT = _START.size + 32
 _MAX_SIDE, _MAX_KERNEL, _MAX_SHIFT, _MAX_LAYERS, _MAX_STEPS = 65536, 255, 40, 4096, 65536
-_FREE_ELEMENTS, _ELEMENTS_A_BYTE, _MAX_ADDITIONS = 2**22, 64, 2**34
+_FREE_ELEMENTS, _ELEMENTS_A_BYTE, _MAX_ADDITIONS, _MAX_ALL_ADDITIONS = 2**22, 64, 2**34, 2**36
+_SPARE_PADDING, _MAX_SENSOR, _MAX_TEXT = 7, 1280, 1000
 
 
 class BadModel(UserError):
@@ -122,10 +123,10 @@ class Synapse(Layer):
                 f"layer {self.name}: its weights are {self.weight.shape}; expected "
                 f"{(self.kernel[0] * self.kernel[1] * channels, row)} for {channels} input channels."
             )
-        if self.largest_sum(value) >= 2**31:
-            raise BadModel(f"layer {self.name}: a sum can reach {self.largest_sum(value)}; it must stay below 2^31.")
+        if self.largest_sum(value) >= 2**30:
+            raise BadModel(f"layer {self.name}: a sum can reach {self.largest_sum(value)}; it must stay below 2^30.")
         reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
-        _check_padding(self, reach)
+        _check_padding(self, reach, sides)
         rows, columns = (
             (side + 2 * p - r) // s + 1 if side + 2 * p >= r else 0
             for side, p, r, s in zip(sides, self.padding, reach, self.stride, strict=True)
@@ -184,7 +185,7 @@ class Pool(Layer):
 
     def pooled(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """The shape after pooling; with `ceil` rounded up, as PyTorch rounds."""
-        _check_padding(self, self.kernel)
+        _check_padding(self, self.kernel, shape[1:])
         sides = []
         for side, k, s, p in zip(shape[1:], self.kernel, self.stride, self.padding, strict=True):
             length = -(-(side + 2 * p - k) // s) + 1 if self.ceil else (side + 2 * p - k) // s + 1
@@ -375,7 +376,9 @@ class Artifact:
         return sum(value.size for value in self.values)
 
 
-def _check_padding(layer: Any, reach: Sequence[int]) -> None:
+def _check_padding(layer: Any, reach: Sequence[int], sides: Sequence[int]) -> None:
+    if any(p > side + _SPARE_PADDING for p, side in zip(layer.padding, sides, strict=True)):
+        raise BadModel(f"layer {layer.name}: padding {layer.padding} is far beyond an input of {tuple(sides)}.")
     if any(p >= r for p, r in zip(layer.padding, reach, strict=True)):
         raise BadModel(
             f"layer {layer.name}: padding {layer.padding} is not below the reach {tuple(reach)} of its kernel."
@@ -403,7 +406,7 @@ def encode(artifact: Artifact) -> bytes:
         return part
 
     header = {f.name: described(getattr(artifact, f.name)) for f in fields(artifact) if f.init}
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     start = _START.pack(MAGIC, VERSION, len(text), _HEADER_AT + len(text) + len(data))
     body = text + bytes(data)
@@ -413,6 +416,7 @@ def encode(artifact: Artifact) -> bytes:
 def write(path: str | os.PathLike[str], artifact: Artifact) -> int:
     """Writes the file, whole or not at all, and returns its length."""
     path, content = Path(path), encode(artifact)
+    decode(content)  # what a reader would refuse is not written
     partial = path.with_name(path.name + ".partial")
     try:
         partial.write_bytes(content)
@@ -483,7 +487,7 @@ class _Fields:
 
     def text(self, key: str, *choices: str) -> Any:
         value = self._get(key)
-        if not isinstance(value, str) or (choices and value not in choices) or len(value) > 1000:
+        if not _is_text(value) or (choices and value not in choices):
             raise self._wrong(key, " or ".join(choices) or "a text")
         return value
 
@@ -542,6 +546,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _is_text(value: Any) -> bool:
+    # Half of a surrogate pair, which JSON can write, is no text.
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def _is_integer(value: Any, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
@@ -569,12 +578,12 @@ def _artifact(header: _Fields, length: int) -> Artifact:
         multiplier=source.integers("multiplier", -(2**31), 2**31 - 1, channels),
         offset=source.integers("offset", -(2**31), 2**31 - 1, channels),
         shift=source.integer("shift", 0, _MAX_SHIFT),
-        decode=_decoding(_Fields(source._get("decode"), "the input's `decode`", header.data)),
+        decode=_decoding(_Fields(source._get("decode"), "the input's `decode`", header.data), source.text("kind")),
     )
     if not spec.divisor > 0 or not all(std > 0 for std in spec.std):
         raise BadModel(f"the input: divisor {spec.divisor} and std {spec.std} must be above 0.")
     classes = header.list("classes", _MAX_SIDE)
-    if not all(isinstance(name, str) and len(name) <= 1000 for name in classes):
+    if not all(_is_text(name) for name in classes):
         raise BadModel("the header: `classes` holds what is not a text; expected a list of names.")
     contents = header.list("layers", _MAX_LAYERS)
     layers = [_layer(_Fields(content, f"layer {number}", header.data)) for number, content in enumerate(contents)]
@@ -587,22 +596,30 @@ def _artifact(header: _Fields, length: int) -> Artifact:
         layers=tuple(layers),
         output_scale=header.number("output_scale"),
     )
+    if not 0 < artifact.output_scale <= 1:
+        raise BadModel(f"the header: `output_scale` is {artifact.output_scale}; expected a number above 0, at most 1.")
     elements, allowed = artifact.num_elements, _FREE_ELEMENTS + _ELEMENTS_A_BYTE * length
     if elements > allowed:
         raise BadModel(f"its values hold {elements} elements a step; a file of {length} bytes may have {allowed}.")
     additions = sum(artifact.additions)
     if additions > _MAX_ADDITIONS:
         raise BadModel(f"a time step takes {additions} additions; at most {_MAX_ADDITIONS} are allowed.")
+    if additions * artifact.time_steps > _MAX_ALL_ADDITIONS:
+        raise BadModel(f"{artifact.time_steps} time steps of {additions} additions; at most 2^36 in all are allowed.")
     return artifact
 
 
-def _decoding(source: _Fields) -> dict[str, Any]:
+def _decoding(source: _Fields, kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if "margin" in source.content:
+    if kind == "image" and "margin" in source.content:
         found["margin"] = source.number("margin")
-    if "sensor" in source.content:
-        found["sensor"] = source.integers("sensor", 1, _MAX_SIDE, 2)
-    return found | {key: source.flag(key) for key in ("presence", "turned") if key in source.content}
+        if not 1 <= found["margin"] <= 4:
+            raise source._wrong("margin", "a number from 1 to 4")
+    if kind == "event":
+        found |= {key: source.flag(key) for key in ("presence", "turned") if key in source.content}
+        if "sensor" in source.content:
+            found["sensor"] = source.integers("sensor", 1, _MAX_SENSOR, 2)
+    return found
 
 
 def _layer(source: _Fields) -> Layer:

@@ -113,7 +113,11 @@ def _tables(artifact: Artifact, layout: Plan) -> tuple[str, str, int]:
         f"static const bso_op ops[{len(ops)}] = {{\n" + ",\n".join(ops) + "\n};\n\n"
         f"static const bso_value values[{len(values)}] = {{\n" + ",\n".join(values) + "\n};\n"
     )
-    return "\n".join(constants), tables, flash + 4 * (36 * len(ops) + 8 * len(values))
+    words = sum(
+        len(_field(op, name).split(",")) if name not in _POINTERS else 1 for op in layout.ops for name in _names(op)
+    )
+    words += sum(len(_names(value)) for value in layout.values)
+    return "\n".join(constants), tables, flash + 4 * words
 
 
 def _names(table: ctypes.Structure) -> list[str]:
@@ -132,7 +136,7 @@ def _text(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    return re.sub(r"[^ -~]", "?", text).replace("*/", "* /").replace("\\", "/")
+    return re.sub(r"[^A-Za-z0-9 .,:_+-]", "?", text)
 
 
 def _header(artifact: Artifact, ram: dict[str, int], flash: int) -> str:

@@ -79,7 +79,7 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     export.add_argument(
         "--format", choices=("bso", "c"), default="bso", help="model file (default), or a folder of C99"
     )
-    export.add_argument("--out", metavar="PATH", help="where to write (RUN/model.bso, or the folder RUN/c)")
+    export.add_argument("--out", metavar="PATH", help="where to write (RUN/model.bso, or a folder RUN/c or MODEL-c)")
     export.add_argument(
         "--data",
         metavar="DIR",
@@ -279,7 +279,7 @@ def _export(options: argparse.Namespace) -> dict[str, Any]:
     """Write a trained network as a model file that runs without torch, or as C99 for a microcontroller."""
     path = Path(options.path)
     if options.format == "c":
-        out = Path(options.out or (path / "c" if path.is_dir() else path.with_suffix("") / "c"))
+        out = Path(options.out or (path / "c" if path.is_dir() else f"{path.with_suffix('')}-c"))
         engine = _model(options.path)
         samples = need("bso.files").held_out_samples(engine, options.data, 4) if options.data else None
         return need("bso.c99").export_c(engine.artifact, out, samples)
@@ -416,4 +416,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(result) if options.json else options.text(result), flush=True)
         except BrokenPipeError:  # as in `bso recipes | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:
+            print(f"bso: the result cannot be written ({error.strerror or error})", file=sys.stderr)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 2
     return 0

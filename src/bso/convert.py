@@ -104,6 +104,8 @@ class _Walk:
         if isinstance(layer, nn.Conv2d | TracedConv2d | nn.Linear | TracedLinear):
             return self._synapse(layer, self._settled(x), name)
         if isinstance(layer, nn.Flatten):
+            if (layer.start_dim, layer.end_dim) != (1, -1):
+                raise _unsupported(layer, name, "of some axes only")
             return replace(self._settled(x), flat=True)
         if isinstance(layer, nn.AvgPool2d | nn.AdaptiveAvgPool2d | nn.MaxPool2d):
             return self._pool(layer, self._settled(x), name)
@@ -151,7 +153,7 @@ class _Walk:
         assert x.weight is not None
         # Each output channel has a scale of its own, as fine as 16 bits and sums below 2^31 allow.
         flat = np.abs(x.weight.reshape(len(x.weight), -1))
-        room = 2**31 / min(x.source.high, 32768) - flat.shape[1] / 2 - 1
+        room = 2**30 / min(x.source.high, 32768) - flat.shape[1] / 2 - 1
         fine = np.minimum(32767 / np.maximum(flat.max(1), 1e-30), room / np.maximum(flat.sum(1), 1e-30))
         scaled = x.weight * fine[:, None, None, None]
         gain = x.scale * x.source.unit * 2.0 ** self._input_shift(x.source) / self._unit / fine
@@ -159,7 +161,7 @@ class _Walk:
         if x.source.kind in ("spikes", "counts") or (fine * flat.max(1)).min() >= 2**14:
             return high
         # Where sums leave the weights fewer than 14 bits, what was rounded off becomes a second synapse.
-        more = 2.0 ** math.floor(math.log2(2**31 / 32768 / flat.shape[1]))
+        more = 2.0 ** math.floor(math.log2(2**30 / 32768 / flat.shape[1]))
         rest = self._int16(
             replace(x, name=f"{x.name}.rest"), np.rint((scaled - np.rint(scaled)) * more), gain / more, offset * 0
         )
@@ -190,9 +192,16 @@ class _Walk:
         if value.kind == "fixed":
             return value
         channels = value.shape[0]
-        return self._settled(_Pending(name, value, None, False, {}, np.ones(channels), np.zeros(channels)))
+        fixed = self._settled(_Pending(name, value, None, False, {}, np.ones(channels), np.zeros(channels)))
+        return replace(fixed, flat=value.flat)
 
     def _joined(self, layer: nn.Module, name: str, values: list[_Value]) -> _Value:
+        flat = any(value.flat for value in values)
+        if flat and len({value.shape for value in values}) > 1:
+            raise _unsupported(layer, name, "of branches that are flattened and others that are not")
+        return replace(self._joined_whole(layer, name, values), flat=flat)
+
+    def _joined_whole(self, layer: nn.Module, name: str, values: list[_Value]) -> _Value:
         whole = all(v.kind in ("spikes", "counts") for v in values) and len({v.unit for v in values}) == 1
         if not whole:
             values = [self._to_fixed(value, name) for value in values]
@@ -211,14 +220,18 @@ class _Walk:
         deviation = (norm.running_var.double() + norm.eps).sqrt()
         gamma = torch.ones_like(deviation) if norm.weight is None else norm.weight.detach().double()
         beta = torch.zeros_like(deviation) if norm.bias is None else norm.bias.detach().double()
-        scale = _numpy(gamma / deviation)
-        shift = _numpy(beta - norm.running_mean.double() * gamma / deviation)
+        mean = norm.running_mean.double()
+        # A channel that never varied has a slope of 1/√ε. Its shift must fit into 32 bits; around the mean, where all
+        # of its values were, a smaller slope changes nothing.
+        steepest = LARGEST * self._unit / mean.abs().clamp(min=1e-6)
+        slope = (gamma / deviation).clamp(-steepest, steepest)
+        scale, shift = _numpy(slope), _numpy(beta - mean * slope)
         if isinstance(x, _Value):
             if x.flat and x.shape[1:] != (1, 1):
                 raise _unsupported(norm, name, "behind a Flatten; put it before")
             x = _Pending(name, x, None, False, {}, np.ones(x.shape[0]), np.zeros(x.shape[0]))
-        mean, variance = float(beta.abs().max()), float(gamma.square().max())
-        return replace(x, scale=x.scale * scale, shift=x.shift * scale + shift, mean=mean, variance=variance)
+        spread = {"mean": float(beta.abs().max()), "variance": float(gamma.square().max())}
+        return replace(x, scale=x.scale * scale, shift=x.shift * scale + shift, **spread)
 
     def _neurons(self, lif: LIF, x: _Value | _Pending, name: str) -> _Value:
         value = self._to_fixed(self._settled(x), f"{name}.current")
@@ -240,6 +253,11 @@ class _Walk:
                 raise _unsupported(layer, name, f"on inputs of shape {value.shape}; put a Flatten before it")
             geometry = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
             weight = _weights(layer)
+            if weight.shape[1] != math.prod(value.shape):
+                raise UserError(
+                    f"export: layer {name} takes {weight.shape[1]} features and is given {math.prod(value.shape)} "
+                    f"{value.shape}; expected the input_shape that the network was built for."
+                )
             weight = weight.reshape(len(weight), *value.shape)
         geometry |= {"out": len(weight), "kernel": weight.shape[2:]}
         bias = getattr(layer, "bias", None)
@@ -352,7 +370,7 @@ def input_spec(
     mean: Sequence[float],
     std: Sequence[float],
     *,
-    known: bool,
+    highest: float | None,
     decode: dict[str, Any],
 ) -> InputSpec:
     """How inputs become integers.
@@ -363,11 +381,13 @@ def input_spec(
         divisor: Of a raw value.
         mean: Per channel, after the division.
         std: Per channel, after the division.
-        known: Whether raw values are bytes from 0 to `divisor`, so that the largest input is known.
+        highest: Of raw values, after the division; None if unknown.
         decode: How a file becomes an array; see `InputSpec`.
     """
-    highest = max((max(m, 1 - m) / s for m, s in zip(mean, std, strict=True)), default=1.0) if known else _UNKNOWN_INPUT
-    bits = max(0, min(15, math.floor(math.log2(32767 / highest))))
+    largest = _UNKNOWN_INPUT
+    if highest is not None:
+        largest = max(max(m, highest - m) / s for m, s in zip(mean, std, strict=True))
+    bits = max(0, min(15, math.floor(math.log2(32767 / largest))))
     gains = [2.0**bits / (divisor * s) for s in std]
     offsets = [-m / s * 2.0**bits for m, s in zip(mean, std, strict=True)]
     largest = max(max(abs(v) for v in gains + offsets), 2.0**-10)
@@ -477,19 +497,19 @@ def export(
     """
     if data is not None:
         measures = data.scale, data.mean, data.std
-        known = data.kind == "image" and data.scale > 1
-        spec = input_spec(data.kind, data.shape[-3:], *measures, known=known, decode=_decoding(data))
+        highest = 255 / data.scale if data.kind == "event" else 1.0
+        spec = input_spec(data.kind, data.shape[-3:], *measures, highest=highest, decode=_decoding(data))
         classes, name = classes or data.classes, name or data.name
         time_steps = data.shape[0] if data.kind == "event" else time_steps
     else:
         shape = tuple(input_shape or getattr(net, "input_shape", None) or ())
-        if not 1 <= len(shape) <= 3:
+        if not 1 <= len(shape) <= 3 or min(shape) < 1:
             raise UserError(
-                f"export: received input_shape={input_shape} and the network has not seen an input yet; expected the "
-                "shape of one sample, such as input_shape=(3, 32, 32)."
+                f"export: received input_shape={input_shape}, and the last input that the network has seen is of shape "
+                f"{getattr(net, 'input_shape', None)}; expected that of one sample, such as input_shape=(3, 32, 32)."
             )
         shape = shape + (1,) * (3 - len(shape))
-        spec = input_spec("image", shape, 1.0, (0.0,) * shape[0], (1.0,) * shape[0], known=False, decode={})
+        spec = input_spec("image", shape, 1.0, (0.0,) * shape[0], (1.0,) * shape[0], highest=None, decode={})
     made = convert(net, spec, name=name or "network", classes=classes, time_steps=time_steps)
     changes = None
     if data is not None:

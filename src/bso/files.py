@@ -48,11 +48,15 @@ def _array(path: Path) -> np.ndarray:
         raise UserError(f"{path}: not a whole array ({error}); expected a .npy file of numbers.") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
         raise UserError(f"{path}: holds {getattr(array, 'dtype', 'an archive')}; expected one array of numbers.")
-    if array.dtype.kind in "ui" and array.dtype != np.int16:
+    if array.dtype.kind in "ui":
         if array.size and (array.min() < 0 or array.max() > 255):
             raise UserError(f"{path}: whole numbers from {array.min()} to {array.max()}; expected bytes, 0 to 255.")
         array = array.astype(np.uint8)
     return array
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 def predict_files(engine: Engine, paths: list[Path]) -> list[dict[str, Any]]:
@@ -62,7 +66,7 @@ def predict_files(engine: Engine, paths: list[Path]) -> list[dict[str, Any]]:
         engine: The network.
         paths: Files, or folders whose files are taken in the order of their names.
     """
-    found = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    found = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
     if not found:
         raise UserError(f"{paths[0] if paths else 'input'}: holds no files; expected at least one input.")
     predictions = []

@@ -8,7 +8,7 @@ real-valued network 4.6 pJ a multiplication and addition in single precision. Me
 
 from typing import Any
 
-from bso.artifact import Artifact, AveragePool, Lif, Scale, Synapse, encode
+from bso.artifact import Add, Artifact, AveragePool, Lif, Scale, Synapse, encode
 
 ENERGY_SOURCE = 'M. Horowitz, "Computing\'s energy problem", ISSCC 2014, 45 nm, arithmetic alone'
 _ADD, _MULTIPLY, _REAL = 0.1e-12, 3.1e-12, 4.6e-12
@@ -37,10 +37,13 @@ def inspect(artifact: Artifact) -> dict[str, Any]:
             line["weights"] = taps * artifact.values[layer.inputs[0]].shape[0] * layer.out // layer.groups
             line["bytes"] = layer.weight.nbytes + layer.multiplier.nbytes + layer.offset.nbytes
             line["real_multiplications"] = dense * artifact.time_steps
+            # One multiplication an output, for what was BatchNorm.
+            line["multiplications"] = artifact.values[len(layers) + 1].size * steps
             if layer.weights == "bits":
                 line["additions"] = round(dense * steps * means[layer.inputs[0]])
             else:
-                line["additions"] = line["multiplications"] = dense * steps
+                line["additions"] = dense * steps
+                line["multiplications"] += dense * steps
         elif isinstance(layer, Scale):
             line["bytes"] = layer.multiplier.nbytes + layer.offset.nbytes
         elif isinstance(layer, Lif):
@@ -73,7 +76,8 @@ def _mean_values(artifact: Artifact) -> list[float]:
             first = 1.0 if layer.firing_rate is None else layer.firing_rate
         elif isinstance(layer, AveragePool):
             first *= layer.kernel[0] * layer.kernel[1]
-        means.append(max(first, *(means[i] for i in layer.inputs)) if len(layer.inputs) > 1 else first)
+        several = [means[i] for i in layer.inputs]
+        means.append(sum(several) if isinstance(layer, Add) else max(first, *several) if len(several) > 1 else first)
     return means
 
 

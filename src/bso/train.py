@@ -64,7 +64,10 @@ def train(
         with display.shown(trainer, run.path / "tensorboard"):
             _run_epochs(trainer, run, display, checkpoint_minutes)
         if world.is_first:
-            _export(trainer, run.path / "model.bso")
+            try:
+                _export(trainer, run.path / "model.bso")
+            except UserError as error:  # a network without a deployed form is still a finished run
+                display.report(f"warning: there is no model.bso ({error})")
         return _result(run, trainer.history, finished_before=False)
 
 

@@ -51,7 +51,8 @@ class Engine:
         if kernel == "numpy" or (kernel == "auto" and not libraries()):
             self._backend: Native | Plain = Plain(artifact)
         else:
-            self._backend = Native(artifact, threads or os.cpu_count() or 1, None if kernel == "auto" else kernel)
+            number = min(256, os.cpu_count() or 1) if threads is None else threads
+            self._backend = Native(artifact, number, None if kernel == "auto" else kernel)
         self.run = self._backend.run
         self.kernel: Kernel = "numpy" if isinstance(self._backend, Plain) else self._backend.library
 
@@ -92,7 +93,7 @@ class Engine:
         if len(frames) != 1:
             raise UserError(f"step: received shape {x.shape}; expected one time step, [B, C, H, W].")
         membranes = self.zeros(frames.shape[1]) if state is None else [m.copy() for m in state.membranes]
-        if [m.shape for m in membranes] != [m.shape for m in self.zeros(frames.shape[1])]:
+        if [(m.shape, m.dtype) for m in membranes] != [(m.shape, m.dtype) for m in self.zeros(frames.shape[1])]:
             raise UserError(
                 f"step: received a state for other inputs than {frames.shape[1]} of shape {self.artifact.input.shape}; "
                 "begin anew with state=None."
@@ -113,6 +114,11 @@ class Engine:
             raise UserError(
                 f"input: received shape {x.shape}; expected [B, {', '.join(map(str, spec.shape))}], before which "
                 "events have their time steps."
+            )
+        if x.dtype == np.uint8 and spec.divisor == 1:
+            raise UserError(
+                "input: received bytes, and the model does not say how to normalize them; give floats that are "
+                "normalized as in training, or export it with its data set (data=...)."
             )
         if x.dtype == np.uint8:
             x = spec.from_bytes(x)

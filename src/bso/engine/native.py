@@ -6,6 +6,7 @@ shared libraries lie beside this file, one for each level of instructions; setup
 
 import ctypes
 import functools
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -345,6 +346,7 @@ class Native:
         self._models: dict[tuple[bool, int], tuple[Plan, _ModelTable, Any]] = {}
         self._workspace = _zeros_aligned(0)
         self._pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
         self._lock = threading.Lock()
 
     def run(
@@ -378,8 +380,8 @@ class Native:
                 batch=batch,
                 time_steps=time_steps,
                 chunk=layout.chunk,
-                membranes=membrane_table and ctypes.addressof(membrane_table),
-                records=record_table and ctypes.addressof(record_table),
+                membranes=None if membrane_table is None else ctypes.addressof(membrane_table),
+                records=None if record_table is None else ctypes.addressof(record_table),
                 outputs=total.ctypes.data,
                 workspace=self._workspace.ctypes.data,
                 values_bytes=layout.values_bytes,
@@ -396,8 +398,8 @@ class Native:
         if self.threads == 1:
             self._run(address, 0)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads - 1, "bso")
+        if self._pool is None or self._process != os.getpid():  # a forked child has the pool and not its threads
+            self._pool, self._process = ThreadPoolExecutor(self.threads - 1, "bso"), os.getpid()
         others = [self._pool.submit(self._run, address, rank) for rank in range(1, self.threads)]
         self._run(address, 0)
         for other in others:
