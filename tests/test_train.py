@@ -578,3 +578,10 @@ def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pyte
     for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(block, "docs/training.md", "exec"), {})
     assert {p.name for p in (tmp_path / "runs").iterdir()} == {"first", "tuned", "grid", "python"}
+
+
+def test_a_run_that_will_not_fit_is_warned_about(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    config = dataclasses.replace(recipe("digits"), plan=(4, 4), train_samples=64, epochs=1)
+    monkeypatch.setattr("bso.train.free_bytes", lambda: 1000)
+    train.train(config, tmp_path / "run")
+    assert "warning: training needs about" in capsys.readouterr().err

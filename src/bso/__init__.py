@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from bso.engine import Engine, digits_model, load
     from bso.evaluation import counting_spikes, evaluate, over_time, predict
     from bso.layers import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLinear
+    from bso.ledger import assert_memory_constant, predict_memory
     from bso.loss import step_loss
     from bso.network import Concat, ImageNetwork, Residual, Sequential
     from bso.neuron import LIF, LIFState, Stateful, lif_step, map_state
     from bso.norm import BatchNorm1d, BatchNorm2d, estimating_statistics
-    from bso.online import online_update
+    from bso.online import Moment, online_update, stream_update
     from bso.size import model_size
     from bso.trace import BPTT, NDOT, OTTT, SLTT, Activity, GradientRule
 
@@ -33,11 +34,12 @@ _HOME = {
     "bso.engine": ("Engine", "digits_model", "load"),
     "bso.evaluation": ("counting_spikes", "evaluate", "over_time", "predict"),
     "bso.layers": ("BinaryConv2d", "BinaryLinear", "TracedConv2d", "TracedLinear"),
+    "bso.ledger": ("assert_memory_constant", "predict_memory"),
     "bso.loss": ("step_loss",),
     "bso.network": ("Concat", "ImageNetwork", "Residual", "Sequential"),
     "bso.neuron": ("LIF", "LIFState", "Stateful", "lif_step", "map_state"),
     "bso.norm": ("BatchNorm1d", "BatchNorm2d", "estimating_statistics"),
-    "bso.online": ("online_update",),
+    "bso.online": ("Moment", "online_update", "stream_update"),
     "bso.size": ("model_size",),
     "bso.trace": ("BPTT", "NDOT", "OTTT", "SLTT", "Activity", "GradientRule"),
 }
@@ -71,6 +73,7 @@ __all__ = [
     "GradientRule",
     "ImageNetwork",
     "LIFState",
+    "Moment",
     "Residual",
     "Sequential",
     "Stateful",
@@ -78,6 +81,7 @@ __all__ = [
     "TracedLinear",
     "UserError",
     "__version__",
+    "assert_memory_constant",
     "bptt_update",
     "counting_spikes",
     "data",
@@ -94,8 +98,10 @@ __all__ = [
     "optim",
     "over_time",
     "predict",
+    "predict_memory",
     "signs",
     "split_parameters",
     "step_loss",
+    "stream_update",
     "surrogate",
 ]

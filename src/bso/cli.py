@@ -113,6 +113,16 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     reproduce.add_argument("--runs", metavar="DIR", default="runs/reproduce", help="where runs go (runs/reproduce)")
     reproduce.add_argument("--out", metavar="FILE", default="results.md", help="the page of `document` (results.md)")
     reproduce.add_argument("--benchmarks", metavar="DIR", help="more results for `document`: benchmarks/results")
+
+    bench = _command(commands, "bench", _bench, _bench_text)
+    bench.add_argument("what", choices=("memory", "training"), help="peak memory, or seconds, of an online update")
+    bench.add_argument("--batch", type=_whole, nargs="+", default=[32], metavar="N", help="batch sizes (32)")
+    bench.add_argument("--time-steps", type=_whole, nargs="+", default=[4], metavar="T", help="lengths (4)")
+    bench.add_argument("--width", type=_real, default=1.0, metavar="X", help="factor on VGG-11's channels (1.0)")
+    bench.add_argument("--threads", type=_whole, default=2, metavar="N", help="threads of torch (2)")
+    bench.add_argument("--repetitions", type=_whole, default=5, metavar="N", help="processes a configuration (5)")
+    bench.add_argument("--methods", nargs="+", metavar="NAME", help="some of those that are compared (all)")
+    bench.add_argument("--peers", metavar="PYTHON", help="python of an environment that has SpikingJelly")
     return parser
 
 
@@ -364,6 +374,25 @@ def _reproduce_text(result: dict[str, Any]) -> str:
 
 def _report_text(result: dict[str, Any]) -> str:
     return "\n".join([*result["notes"], f"{result['path']}, {result['bytes'] / 1000:.0f} kB"])
+
+
+def _bench(options: argparse.Namespace) -> dict[str, Any]:
+    """Memory and time of an online update, each configuration in a process of its own."""
+    training = need("bso.bench.training")
+    return training.bench(
+        options.methods or training.METHODS,
+        options.batch,
+        options.time_steps,
+        width=options.width,
+        threads=options.threads,
+        repetitions=options.repetitions,
+        sequences=1 if options.what == "training" else 0,
+        peers=options.peers,
+    )
+
+
+def _bench_text(result: dict[str, Any]) -> str:
+    return need("bso.bench.training").describe(result)
 
 
 def _demo(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from bso.checkpoint import writing
 from bso.convert import Exported, export
 from bso.distributed import World, first_on_machine, joined_world, summed
 from bso.errors import UserError
+from bso.ledger import predict_memory
 from bso.recipes import Config
 from bso.run import RunDirectory, saved_config
 from bso.trainer import Trainer, load_data, peak_bytes_of_process, source_state
@@ -61,6 +63,8 @@ def train(
         if world.is_first:
             run.start(config, data)
             run.write_history(trainer.history)
+        for note in memory_notes(trainer):
+            display.report(f"warning: {note}")
         with display.shown(trainer, run.path / "tensorboard"):
             _run_epochs(trainer, run, display, checkpoint_minutes)
         if world.is_first:
@@ -81,6 +85,31 @@ def _trainer(config: Config, data: str | None, world: World, workers: int, state
     if summed([trainer.update], world) != [trainer.update * world.size]:
         raise UserError("the processes found different checkpoints; expected an --out that all machines share.")
     return trainer
+
+
+def memory_notes(trainer: Trainer) -> list[str]:
+    """A warning if an online run will not fit into the memory that is free, before it starts."""
+    if trainer.config.gradient == "bptt" or trainer.flip is None or trainer.world.device.type != "cpu":
+        return []
+    batch = trainer.config.batch_size // trainer.world.size
+    sample = torch.zeros(1, *trainer.shape[-3:])
+    needed = predict_memory(trainer.net, sample, batch, momentum_bits=trainer.config.momentum_bits)["total"]
+    free = free_bytes()
+    if free is None or needed < free:
+        return []
+    return [
+        f"training needs about {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; lower --batch-size or --width, "
+        "or set --momentum-bits 8"
+    ]
+
+
+def free_bytes() -> int | None:
+    """Memory that new processes can have, if the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return None
 
 
 def _check_same(config: Config, saved: Config) -> None:

@@ -162,7 +162,7 @@ class Trainer:
                 f"batch_size: received {config.batch_size} for {world.size} processes; expected a multiple of them."
             )
         self.config, self.world = config, world
-        self.classes, self.num_samples = train.classes, len(train)
+        self.classes, self.num_samples, self.shape = train.classes, len(train), train.shape
         self.frames = None if train.kind == "event" else config.time_steps
         augmentation = Augmentation(config.crop_padding, config.flip, config.cutout, config.autoaugment)
         share = {"rank": world.rank, "world_size": world.size, "device": world.device, "workers": workers}
