@@ -26,9 +26,10 @@ def test_the_examples_of_the_readme_run() -> None:
         exec(compile(block, "README.md", "exec"), {})
 
 
-def test_the_examples_of_the_deployment_page_run() -> None:
-    for block in python_blocks("docs/deploy.md"):
-        exec(compile(block, "deploy.md", "exec"), {})
+@pytest.mark.parametrize("page", ["docs/deploy.md", "docs/memory.md"])
+def test_the_examples_of_a_page_run(page: str) -> None:
+    for block in python_blocks(page):
+        exec(compile(block, page, "exec"), {})
 
 
 def test_the_example_of_an_own_data_set_learns() -> None:

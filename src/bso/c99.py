@@ -29,7 +29,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
     Args:
         artifact: The network.
         out: The folder; files of an earlier export in it are replaced.
-        samples: Inputs of the golden vectors, as `Engine` takes them, `[B, C, H, W]`; by default random bytes.
+        samples: Inputs of the golden vectors, as `Engine` takes them, `[B, C, H, W]`; by default random integers.
 
     Returns:
         Its path and bytes, and how much constant data and memory the network takes on a device.
@@ -39,7 +39,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
     ram = _memory(artifact, layout)
     engine = Engine(artifact)
     if samples is None:
-        samples = np.random.default_rng(0).integers(0, 256, (_GOLDEN, *artifact.input.shape), np.uint8)
+        samples = np.random.default_rng(0).integers(-8192, 8192, (_GOLDEN, *artifact.input.shape), np.int16)
     header = _header(artifact, ram, flash)
     portable = f"/* Plain C99 in words of {_WORD_BITS} bits; the same source runs in the bso engine with vectors. */\n"
     portable += f"#define BSO_PORTABLE\n#define BSO_WORD_BITS {_WORD_BITS}\n\n"

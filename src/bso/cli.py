@@ -93,8 +93,18 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     inspect = _command(commands, "inspect", _inspect, _inspect_text)
     inspect.add_argument("path", metavar="RUN|MODEL", help="a model file, a run directory, or `digits`")
 
-    bench = commands.add_parser("bench", help="Measure speed here.", description="Measure speed here.")
+    bench = commands.add_parser("bench", help="Measure memory and speed here.", description="Measure here.")
     benches = bench.add_subparsers(metavar="WHAT", required=True)
+    for what in ("memory", "training"):
+        update = _command(benches, what, _bench, _bench_text)
+        update.set_defaults(what=what)
+        update.add_argument("--batch", type=_whole, nargs="+", default=[32], metavar="N", help="batch sizes (32)")
+        update.add_argument("--time-steps", type=_whole, nargs="+", default=[4], metavar="T", help="lengths (4)")
+        update.add_argument("--width", type=_real, default=1.0, metavar="X", help="factor on VGG-11's channels (1.0)")
+        update.add_argument("--threads", type=_whole, default=2, metavar="N", help="threads of torch (2)")
+        update.add_argument("--repetitions", type=_whole, default=5, metavar="N", help="processes a configuration (5)")
+        update.add_argument("--methods", nargs="+", metavar="NAME", help="some of those that are compared (all)")
+        update.add_argument("--peers", metavar="PYTHON", help="python of an environment that has SpikingJelly")
     inference = _command(benches, "inference", _bench_inference, _bench_inference_text)
     inference.add_argument(
         "--model", metavar="RUN|MODEL", help="also a trained network: a model file, or a run directory"
@@ -113,16 +123,6 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     reproduce.add_argument("--runs", metavar="DIR", default="runs/reproduce", help="where runs go (runs/reproduce)")
     reproduce.add_argument("--out", metavar="FILE", default="results.md", help="the page of `document` (results.md)")
     reproduce.add_argument("--benchmarks", metavar="DIR", help="more results for `document`: benchmarks/results")
-
-    bench = _command(commands, "bench", _bench, _bench_text)
-    bench.add_argument("what", choices=("memory", "training"), help="peak memory, or seconds, of an online update")
-    bench.add_argument("--batch", type=_whole, nargs="+", default=[32], metavar="N", help="batch sizes (32)")
-    bench.add_argument("--time-steps", type=_whole, nargs="+", default=[4], metavar="T", help="lengths (4)")
-    bench.add_argument("--width", type=_real, default=1.0, metavar="X", help="factor on VGG-11's channels (1.0)")
-    bench.add_argument("--threads", type=_whole, default=2, metavar="N", help="threads of torch (2)")
-    bench.add_argument("--repetitions", type=_whole, default=5, metavar="N", help="processes a configuration (5)")
-    bench.add_argument("--methods", nargs="+", metavar="NAME", help="some of those that are compared (all)")
-    bench.add_argument("--peers", metavar="PYTHON", help="python of an environment that has SpikingJelly")
     return parser
 
 

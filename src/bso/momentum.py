@@ -3,9 +3,9 @@
     M = scale · sign(q) · (q / 127)²        q = −127 … 127, one scale a block of 256 weights
 
 Plain rounding would lose every step smaller than half a level; rounded at random, each is kept on average, at the
-price of noise. With evenly spaced levels that noise has a variance of a level times a step, whatever 1 − β1 is: once
-annealing makes the true steps small, it is the larger part. Squaring puts the levels 127 times closer together around
-zero, where the sign of M and with it every flip is decided, and leaves the noise to weights that are far from one.
+price of noise. Squaring puts the levels 127 times closer together around zero, where the sign of M and with it every
+flip is decided, and leaves the noise to weights that are far from one. That this matters as 1 − β1 is annealed is what
+we expect, not what we have measured: on digits, evenly spaced levels did as well.
 """
 
 import math
