@@ -458,13 +458,13 @@ def digits() -> Config:
 @_recipe
 def cifar10_small() -> Config:
     """CIFAR-10 on two CPU cores: a narrow network, T = 2."""
-    return dataclasses.replace(_SMALL, dataset="cifar10", crop_padding=4, flip=True, batch_size=128, epochs=20)
+    return dataclasses.replace(_SMALL, dataset="cifar10", crop_padding=4, flip=True, batch_size=128, epochs=30)
 
 
 @_recipe
 def cifar100_small() -> Config:
     """CIFAR-100 on two CPU cores: a narrow network, T = 2."""
-    return dataclasses.replace(_SMALL, dataset="cifar100", crop_padding=4, flip=True, batch_size=128, epochs=20)
+    return dataclasses.replace(_SMALL, dataset="cifar100", crop_padding=4, flip=True, batch_size=128, epochs=30)
 
 
 @_recipe
