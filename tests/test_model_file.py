@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import bso
 from bso import artifact
@@ -52,59 +53,92 @@ def places(layer: dict, shape: tuple, y: int, x: int):
                 yield i, j, row, column
 
 
+def length(layer: dict, side: int, axis: int) -> int:
+    """Rows or columns of the output of a synapse or a pool."""
+    reach = layer.get("dilation", [1, 1])[axis] * (layer["kernel"][axis] - 1) + 1
+    stride, padding = layer["stride"][axis], layer["padding"][axis]
+    room = side + 2 * padding - reach
+    if not layer.get("ceil"):
+        return room // stride + 1
+    up = -(-room // stride) + 1
+    return up - 1 if (up - 1) * stride >= side + padding else up
+
+
+def scaled(layer: dict, data: bytes, x: np.ndarray) -> np.ndarray:
+    multiplier, offset = (tensor(layer, key, data, "<i4")[:, None, None] for key in ("multiplier", "offset"))
+    return sat(round_shift(x * multiplier, layer["shift"]) + offset)
+
+
 def synapse(layer: dict, data: bytes, x: np.ndarray) -> np.ndarray:
-    assert layer["groups"] == 1
     x = np.clip(round_shift(x, layer["input_shift"]), -32768, 32767)
-    channels, out, (down, across) = x.shape[0], layer["out"], layer["kernel"]
+    channels, groups, (down, across) = x.shape[0], layer["groups"], layer["kernel"]
+    outs, part = layer["out"] // groups, channels // groups
     if layer["weights"] == "bits":
         rows = tensor(layer, "weight", data, "u1").reshape(down, across, channels, -1)
         bits = (rows[..., None] >> np.arange(8)) & 1
-        weight = 2 * bits.reshape(down, across, channels, -1)[..., :out] - 1
+        weight = 2 * bits.reshape(down, across, channels, -1)[..., :outs] - 1
     else:
-        weight = tensor(layer, "weight", data, "<i2").reshape(down, across, channels, out)
-    sides = [
-        (x.shape[1 + a] + 2 * layer["padding"][a] - layer["dilation"][a] * (layer["kernel"][a] - 1) - 1)
-        // layer["stride"][a] + 1
-        for a in (0, 1)
-    ]  # fmt: skip
-    result = np.zeros((out, *sides), np.int64)
-    for y, column in np.ndindex(*sides):
-        for i, j, from_row, from_column in places(layer, x.shape, y, column):
-            result[:, y, column] += x[:, from_row, from_column] @ weight[i, j]
-    multiplier, offset = (tensor(layer, key, data, "<i4")[:, None, None] for key in ("multiplier", "offset"))
-    return sat(round_shift(result * multiplier, layer["shift"]) + offset)
+        weight = tensor(layer, "weight", data, "<i2").reshape(down, across, channels, outs)
+    result = np.zeros((layer["out"], length(layer, x.shape[1], 0), length(layer, x.shape[2], 1)), np.int64)
+    for y, column in np.ndindex(*result.shape[1:]):
+        for i, j, row, at in places(layer, x.shape, y, column):
+            for g in range(groups):
+                inside = slice(g * part, (g + 1) * part)
+                result[g * outs : (g + 1) * outs, y, column] += x[inside, row, at] @ weight[i, j, inside]
+    return scaled(layer, data, result)
 
 
-def run_model(content: bytes, raw: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Outputs summed over time, and the spikes of every layer, of one image of bytes [C, H, W]."""
+def pool(layer: dict, x: np.ndarray, fixed: bool) -> np.ndarray:
+    result = np.zeros((x.shape[0], length(layer, x.shape[1], 0), length(layer, x.shape[2], 1)), np.int64)
+    for y, column in np.ndindex(*result.shape[1:]):
+        window = np.stack([x[:, row, at] for _, _, row, at in places(layer, x.shape, y, column)])
+        if layer["op"] == "max_pool":
+            result[:, y, column] = window.max(0)
+            continue
+        total, n = window.sum(0), len(window)
+        if fixed:
+            if layer["count_padding"]:
+                n = 1
+                for axis, place in enumerate((y, column)):
+                    first = place * layer["stride"][axis] - layer["padding"][axis]
+                    n *= min(first + layer["kernel"][axis], x.shape[1 + axis] + layer["padding"][axis]) - first
+            total = (2 * total + n) // (2 * n)
+        result[:, y, column] = total
+    return result
+
+
+def run_model(content: bytes, x: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Outputs summed over time, and the spikes of every layer, of one image of bytes or integers [C, H, W]."""
     header, data = read_model(content)
     source = header["input"]
-    multiplier, offset = (np.array(source[key])[:, None, None] for key in ("multiplier", "offset"))
-    x = np.clip(round_shift(raw.astype(np.int64) * multiplier + offset, source["shift"]), -32768, 32767)
+    if x.dtype == np.uint8:
+        multiplier, offset = (np.array(source[key])[:, None, None] for key in ("multiplier", "offset"))
+        x = np.clip(round_shift(x.astype(np.int64) * multiplier + offset, source["shift"]), -32768, 32767)
     membranes: dict[int, np.ndarray] = {}
     spikes: dict[str, list] = {}
     total = 0
     for _ in range(header["time_steps"]):
-        values = [x]
+        values, fixed = [x.astype(np.int64)], [False]
         for number, layer in enumerate(header["layers"]):
-            taken = values[layer["inputs"][0]]
-            if layer["op"] == "synapse":
-                values.append(synapse(layer, data, taken))
-            elif layer["op"] == "lif":
-                u = sat(round_shift(membranes.get(number, 0) * layer["leak"], 16) + taken)
+            inputs, op = [values[i] for i in layer["inputs"]], layer["op"]
+            of_fixed = fixed[layer["inputs"][0]]
+            if op == "synapse":
+                values.append(synapse(layer, data, inputs[0]))
+            elif op == "scale":
+                values.append(scaled(layer, data, inputs[0]))
+            elif op == "add":
+                values.append(sat(inputs[0] + inputs[1]) if of_fixed else inputs[0] + inputs[1])
+            elif op == "concat":
+                values.append(np.concatenate(inputs))
+            elif op == "lif":
+                u = sat(round_shift(membranes.get(number, 0) * layer["leak"], 16) + inputs[0])
                 s = (u >= layer["threshold"]).astype(np.int64)
                 membranes[number] = u - layer["threshold"] * s
                 spikes.setdefault(layer["name"], []).append(s)
                 values.append(s)
             else:
-                assert layer["op"] == "average_pool"
-                assert not layer["ceil"]
-                sides = [(taken.shape[1 + a] - layer["kernel"][a]) // layer["stride"][a] + 1 for a in (0, 1)]
-                sums = np.zeros((taken.shape[0], *sides), np.int64)
-                for y, column in np.ndindex(*sides):
-                    for _, _, from_row, from_column in places(layer, taken.shape, y, column):
-                        sums[:, y, column] += taken[:, from_row, from_column]
-                values.append(sums)
+                values.append(pool(layer, inputs[0], of_fixed))
+            fixed.append(op in ("synapse", "scale") or (op != "lif" and of_fixed))
         total = total + values[-1].reshape(-1)
     return np.asarray(total), {name: np.stack(steps) for name, steps in spikes.items()}
 
@@ -126,6 +160,35 @@ def test_a_reader_written_from_the_documentation_gives_the_same_spikes_and_outpu
         assert outputs[number].tolist() == expected.tolist()
         for name, steps in spikes.items():
             assert np.array_equal(record[name][:, number], steps)
+
+
+def test_the_reader_agrees_on_every_kind_of_layer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    nn = torch.nn
+    mixed = bso.Sequential(
+        nn.AvgPool2d(2, ceil_mode=True, padding=1),
+        bso.BinaryConv2d(2, 6, 3, 2, padding=2, dilation=2, groups=2),
+        nn.AvgPool2d(2, 1, padding=1, count_include_pad=False),
+        bso.BatchNorm2d(6),
+        nn.MaxPool2d(2, 2, 1, ceil_mode=True),
+        bso.LIF(leak=0.7),
+        bso.Concat(nn.Identity(), bso.Sequential(bso.BinaryConv2d(6, 4, 1), bso.LIF())),
+        nn.Flatten(),
+        nn.Linear(10 * 3 * 3, 3),
+    )
+    for net in (mixed, bso.models.resnet18(num_classes=3, in_channels=2, width=0.0625)):
+        x = torch.randn(2, 2, 19, 19) if net is not mixed else torch.randn(2, 2, 15, 15)
+        with bso.estimating_statistics(net):
+            bso.predict(net, x, 2)
+        path = bso.export(net, tmp_path / "m.bso", input_shape=x.shape[1:], time_steps=2).path
+        engine, record = bso.load(path), {}
+        outputs = engine.outputs(x.numpy(), record)
+        integers = np.moveaxis(engine.integers(x.numpy())[0], -1, 1)
+        for number in range(2):
+            expected, spikes = run_model(Path(path).read_bytes(), integers[number])
+            assert outputs[number].tolist() == expected.tolist()
+            for name, steps in spikes.items():
+                assert np.array_equal(record[name][:, number], steps)
 
 
 def test_the_same_network_is_the_same_bytes(content: bytes) -> None:
@@ -172,10 +235,9 @@ def test_a_damaged_file_is_refused_and_says_how(content: bytes, damage, message:
         artifact.decode(damage(content))
 
 
-def layer(**keys):
-    """A change of the first synapse, of the first binary one, or of another layer by its number."""
-    number = keys.pop("number", 0)
-    return lambda header: header["layers"][number].update(keys)
+def layer(kind: str = "synapse", **keys):
+    """A change of the first layer of a kind."""
+    return lambda header: next(layer for layer in header["layers"] if layer["op"] == kind).update(keys)
 
 
 @pytest.mark.parametrize(
@@ -207,11 +269,11 @@ def layer(**keys):
         (layer(shift=41), "from 0 to 40"),
         (layer(input_shift=1), "only fixed"),
         (layer(multiplier=[0, 8]), "one a channel"),
-        (layer(number=1, leak=65537), "from 0 to 65536"),
-        (layer(number=1, threshold=0), "from 1"),
-        (layer(number=1, inputs=[0]), "takes fixed"),
-        (layer(number=4, kernel=[9, 9]), "does not fit"),
-        (layer(number=4, inputs=[2]), "taken by no layer|layer"),
+        (layer("lif", leak=65537), "from 0 to 65536"),
+        (layer("lif", threshold=0), "from 1"),
+        (layer("lif", inputs=[0]), "takes fixed"),
+        (layer("average_pool", kernel=[9, 9]), "does not fit"),
+        (layer("average_pool", inputs=[1]), "taken by no layer|layer"),
     ],
 )
 def test_a_wrong_header_with_a_right_checksum_is_refused(content: bytes, change, message: str) -> None:

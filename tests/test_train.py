@@ -96,7 +96,13 @@ def test_held_out_samples_are_not_trained_on_and_the_test_set_is_not_read(monkey
 
 
 def test_a_run_directory_holds_what_it_says(finished: Path) -> None:
-    assert {p.name for p in finished.iterdir()} == {"config.json", "metrics.jsonl", "checkpoints", "tensorboard"}
+    assert {p.name for p in finished.iterdir()} == {
+        "config.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "tensorboard",
+        "model.bso",
+    }
     config = json.loads((finished / "config.json").read_text())
     assert config["config"] == json.loads(json.dumps(dataclasses.asdict(TINY)))
     assert config["versions"]["bso"] == bso.__version__
