@@ -177,9 +177,7 @@ def work(count: int, seed: int, library: str, folder: str) -> None:
         frames = np.random.default_rng(number).integers(
             -32768, 32768, (1, 2, *made.input.shape[1:], made.input.shape[0])
         )
-        shapes = [made.values[i + 1].shape for i in made.lifs]
-        membranes = [np.zeros((2, h, w, c), np.int32) for c, h, w in shapes]
-        others = [membrane.copy() for membrane in membranes]
+        membranes, others = made.membranes(2), made.membranes(2)
         steps = min(3, made.time_steps)
         tracemalloc.start()
         outputs = Native(made, 1, "baseline").run(frames.astype(np.int16), steps, membranes)

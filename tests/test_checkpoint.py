@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bso import UserError, checkpoint
+from bso import UserError, atomic, checkpoint
 from bso.checkpoint import Checkpoints, DamagedCheckpoint, encode, load, write_atomically
 
 TREE = {
@@ -116,9 +116,9 @@ def test_a_failed_write_leaves_the_file_as_it_was(fails: str, tmp_path: Path, mo
         def __exit__(self, *_: object) -> None: ...
 
     if fails == "open":
-        monkeypatch.setattr(checkpoint, "open", full, raising=False)
+        monkeypatch.setattr(atomic, "open", full, raising=False)
     elif fails == "write":
-        monkeypatch.setattr(checkpoint, "open", lambda *_: Full(), raising=False)
+        monkeypatch.setattr(atomic, "open", lambda *_: Full(), raising=False)
     else:
         monkeypatch.setattr(os, fails, full)
     with pytest.raises(UserError, match=r"metrics\.jsonl cannot be written \(No space left on device\); make room"):

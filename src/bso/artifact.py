@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from bso.atomic import replace_file
 from bso.errors import UserError
 
 Kind = Literal["input", "spikes", "counts", "fixed"]
@@ -79,9 +80,9 @@ class Layer:
         """
         raise NotImplementedError
 
-    def additions(self, inputs: Sequence[Value]) -> int:
-        """How many additions it takes at one time step if every input is there."""
-        return self.output(inputs).size
+    def additions(self, taken: Value, made: Value) -> int:
+        """How many additions it takes at one time step to make a value of its first input, if all of it is there."""
+        return made.size
 
     def _takes(self, value: Value, *kinds: Kind) -> None:
         if value.kind not in kinds:
@@ -123,8 +124,9 @@ class Synapse(Layer):
                 f"layer {self.name}: its weights are {self.weight.shape}; expected "
                 f"{(self.kernel[0] * self.kernel[1] * channels, row)} for {channels} input channels."
             )
-        if self.largest_sum(value) >= 2**30:
-            raise BadModel(f"layer {self.name}: a sum can reach {self.largest_sum(value)}; it must stay below 2^30.")
+        largest = self.largest_sum(value)
+        if largest >= 2**30:
+            raise BadModel(f"layer {self.name}: a sum can reach {largest}; it must stay below 2^30.")
         reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
         _check_padding(self, reach, sides)
         rows, columns = (
@@ -135,9 +137,9 @@ class Synapse(Layer):
             raise BadModel(f"layer {self.name}: a kernel that reaches over {reach} does not fit into {sides}.")
         return _fixed((self.out, rows, columns))
 
-    def additions(self, inputs: Sequence[Value]) -> int:
+    def additions(self, taken: Value, made: Value) -> int:
         """See `Layer.additions`."""
-        return self.output(inputs).size * self.kernel[0] * self.kernel[1] * (inputs[0].shape[0] // self.groups)
+        return made.size * self.kernel[0] * self.kernel[1] * (taken.shape[0] // self.groups)
 
     def largest_input(self, value: Value) -> int:
         """The largest magnitude that meets a weight."""
@@ -179,9 +181,9 @@ class Pool(Layer):
     padding: Pair
     ceil: bool
 
-    def additions(self, inputs: Sequence[Value]) -> int:
+    def additions(self, taken: Value, made: Value) -> int:
         """See `Layer.additions`."""
-        return self.output(inputs).size * self.kernel[0] * self.kernel[1]
+        return made.size * self.kernel[0] * self.kernel[1]
 
     def pooled(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """The shape after pooling; with `ceil` rounded up, as PyTorch rounds."""
@@ -368,7 +370,20 @@ class Artifact:
     @property
     def additions(self) -> list[int]:
         """Additions of each layer at one time step if every input is there."""
-        return [layer.additions([self.values[i] for i in layer.inputs]) for layer in self.layers]
+        pairs = zip(self.layers, self.values[1:], strict=True)
+        return [layer.additions(self.values[layer.inputs[0]], made) for layer, made in pairs]
+
+    def unchanging(self, still: bool) -> list[bool]:
+        """Of each value, whether it is the same at all time steps, when a still input is given or another."""
+        same = [still]
+        for layer in self.layers:
+            same.append(not isinstance(layer, Lif) and all(same[i] for i in layer.inputs))
+        return same
+
+    def membranes(self, batch: int) -> list[np.ndarray]:
+        """Zeros, one array `[B, H, W, C]` a layer of neurons: where a network begins."""
+        shapes = [self.values[i + 1].shape for i in self.lifs]
+        return [np.zeros((batch, height, width, channels), np.int32) for channels, height, width in shapes]
 
     @property
     def num_elements(self) -> int:
@@ -417,12 +432,9 @@ def write(path: str | os.PathLike[str], artifact: Artifact) -> int:
     """Writes the file, whole or not at all, and returns its length."""
     path, content = Path(path), encode(artifact)
     decode(content)  # what a reader would refuse is not written
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
+        replace_file(path, content)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UserError(f"{path} cannot be written ({error.strerror or error}); choose another place.") from error
     return len(content)
 

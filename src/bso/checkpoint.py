@@ -9,10 +9,9 @@ A file is written beside its final place, flushed to the disk and renamed, so th
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from bso.atomic import PARTIAL, replace_file
 from bso.errors import UserError
 
 _MAGIC = b"BSOCKPT1"
 _TENSOR = "tensor:"
-_PARTIAL = ".partial"
 _NAME = re.compile(r"update-(\d{9})\.ckpt")
 
 
@@ -52,23 +51,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         UserError: If it cannot be written.
     """
-    temporary = path.with_name(path.name + _PARTIAL)
     with writing(path):
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(path, content)
 
 
 def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -171,7 +155,7 @@ class Checkpoints:
         newer = [path for number, path in numbered if number > update]
         older = [path for number, path in numbered if number <= update]
         with writing(self.folder):
-            for path in [*newer, *older[: -self.keep], *self.folder.glob(f"*{_PARTIAL}")]:
+            for path in [*newer, *older[: -self.keep], *self.folder.glob(f"*{PARTIAL}")]:
                 path.unlink()
 
     def newest_first(self) -> list[Path]:

@@ -8,8 +8,7 @@ what enters those.
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from bso.data.loader import Loader
 from bso.deployed import Deployed
 from bso.engine import Engine
 from bso.errors import UserError
-from bso.evaluation import predict
+from bso.evaluation import predict, watching_spikes
 from bso.layers import TracedConv2d, TracedLayer, TracedLinear
 from bso.network import Concat, Residual, Sequential
 from bso.neuron import LIF, evaluating
@@ -151,7 +150,7 @@ class _Walk:
 
     def _real(self, x: _Pending, offset: np.ndarray) -> _Value:
         assert x.weight is not None
-        # Each output channel has a scale of its own, as fine as 16 bits and sums below 2^31 allow.
+        # Each output channel has a scale of its own, as fine as 16 bits and sums below 2^30 allow.
         flat = np.abs(x.weight.reshape(len(x.weight), -1))
         room = 2**30 / min(x.source.high, 32768) - flat.shape[1] / 2 - 1
         fine = np.minimum(32767 / np.maximum(flat.max(1), 1e-30), room / np.maximum(flat.sum(1), 1e-30))
@@ -539,7 +538,7 @@ def compare(net: nn.Module, made: Artifact, data: Dataset, samples: int) -> Chan
             if count >= samples:
                 break
             spikes: dict[str, list[Tensor]] = {name: [] for name in changed}
-            with _recording(net, spikes):
+            with watching_spikes(net, lambda name, now, spikes=spikes: spikes[name].append(now)):
                 still = None if data.kind == "event" else made.time_steps
                 before = predict(net, inputs.to(device), still).argmax(1).cpu().numpy()
             record: dict[str, np.ndarray] = {}
@@ -556,22 +555,3 @@ def compare(net: nn.Module, made: Artifact, data: Dataset, samples: int) -> Chan
             right_after += int((after == labels.numpy()).sum())
     shares, rates = ({name: part[name] / chances[name] for name in names} for part in (changed, fired))
     return Changes(count, shares, moved, right_before / count, right_after / count, rates)
-
-
-@contextmanager
-def _recording(net: nn.Module, spikes: dict[str, list[Tensor]]) -> Iterator[None]:
-    """Within it, the spikes of each LIF are appended to the list of its name."""
-
-    def record(name: str, output: Any) -> None:
-        spikes[name].append(output[0].spikes)
-
-    handles = [
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: record(name, output))
-        for name, module in net.named_modules()
-        if isinstance(module, LIF)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -1,7 +1,7 @@
 """Predicting and measuring: summed logits, accuracy, firing rates."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -68,6 +68,26 @@ class FiringRates:
 
 
 @contextmanager
+def watching_spikes(net: nn.Module, watch: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Calls `watch(name, spikes)` for every layer of neurons and time step of the forward passes within it."""
+
+    def hook(name: str, output: Any) -> None:
+        if not finding_shapes.get():
+            watch(name, output[0].spikes)
+
+    handles = [
+        module.register_forward_hook(lambda _module, _inputs, output, name=name: hook(name, output))
+        for name, module in net.named_modules()
+        if isinstance(module, LIF)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
 def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
     """Counts spikes by layer of every forward pass within it, in training or evaluation.
 
@@ -79,21 +99,8 @@ def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
         0.0
     """
     rates = FiringRates()
-
-    def hook(name: str, output: Any) -> None:
-        if not finding_shapes.get():
-            rates.add(name, output[0].spikes)
-
-    handles = [
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: hook(name, output))
-        for name, module in net.named_modules()
-        if isinstance(module, LIF)
-    ]
-    try:
+    with watching_spikes(net, rates.add):
         yield rates
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class Evaluation(NamedTuple):

@@ -21,10 +21,9 @@ def inspect(artifact: Artifact) -> dict[str, Any]:
         artifact: The network.
     """
     means = _mean_values(artifact)
-    layers, still = [], [artifact.input.kind != "event"]
+    layers, still = [], artifact.unchanging(artifact.input.kind != "event")
     for layer, dense in zip(artifact.layers, artifact.additions, strict=True):
-        still.append(not isinstance(layer, Lif) and all(still[i] for i in layer.inputs))
-        steps = 1 if still[-1] else artifact.time_steps
+        steps = 1 if still[len(layers) + 1] else artifact.time_steps
         line: dict[str, Any] = {
             "name": layer.name,
             "op": layer.op,

@@ -43,9 +43,7 @@ class EagerTorch:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         self._parameters = [_parameters(layer) for layer in artifact.layers]
-        self._still = [True]
-        for layer in artifact.layers:
-            self._still.append(not isinstance(layer, Lif) and all(self._still[i] for i in layer.inputs))
+        self._still = artifact.unchanging(True)
 
     @torch.inference_mode()
     def run(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -75,7 +75,7 @@ class Engine:
         time_steps = self.time_steps if len(frames) == 1 else len(frames)
         if record is None:
             return self.run(frames, time_steps, None)
-        membranes = self.zeros(frames.shape[1])
+        membranes = self.artifact.membranes(frames.shape[1])
         spikes = [np.empty((time_steps, *m.shape), np.uint8) for m in membranes]
         total = self.run(frames, time_steps, membranes, spikes)
         names = [self.artifact.layers[i].name for i in self.artifact.lifs]
@@ -92,18 +92,15 @@ class Engine:
         frames = self.integers(x)
         if len(frames) != 1:
             raise UserError(f"step: received shape {x.shape}; expected one time step, [B, C, H, W].")
-        membranes = self.zeros(frames.shape[1]) if state is None else [m.copy() for m in state.membranes]
-        if [(m.shape, m.dtype) for m in membranes] != [(m.shape, m.dtype) for m in self.zeros(frames.shape[1])]:
+        membranes = begin = self.artifact.membranes(frames.shape[1])
+        if state is not None:
+            membranes = [m.copy() for m in state.membranes]
+        if [(m.shape, m.dtype) for m in membranes] != [(m.shape, m.dtype) for m in begin]:
             raise UserError(
                 f"step: received a state for other inputs than {frames.shape[1]} of shape {self.artifact.input.shape}; "
                 "begin anew with state=None."
             )
         return self.run(frames, 1, membranes), State(tuple(membranes))
-
-    def zeros(self, batch: int) -> list[np.ndarray]:
-        """Membranes at the beginning, one a layer of neurons."""
-        shapes = [self.artifact.values[i + 1].shape for i in self.artifact.lifs]
-        return [np.zeros((batch, height, width, channels), np.int32) for channels, height, width in shapes]
 
     def integers(self, inputs: np.ndarray) -> np.ndarray:
         """The network's own integers `[S, B, H, W, C]` of inputs; S is 1 for still ones."""

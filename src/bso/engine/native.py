@@ -151,9 +151,7 @@ def plan(
         word_bits: `BSO_WORD_BITS` of kernel.h.
         forgetful: Whether `membranes` of the call may be null; then scratch holds those of one row.
     """
-    unchanging = [still]
-    for layer in artifact.layers:
-        unchanging.append(not isinstance(layer, Lif) and all(unchanging[i] for i in layer.inputs))
+    unchanging = artifact.unchanging(still)
     tables = [_value_table(value, word_bits) for value in artifact.values]
     takers: list[list[int]] = [[] for _ in artifact.values]
     for i, layer in enumerate(artifact.layers):
@@ -369,8 +367,7 @@ class Native:
                 self._workspace = _zeros_aligned(size)
             barrier = np.zeros(2, np.uint32)
             if membranes is None and layout.chunk < time_steps:
-                shapes = [self.artifact.values[i + 1].shape for i in self.artifact.lifs]
-                membranes = [np.zeros((batch, *sides, channels), np.int32) for channels, *sides in shapes]
+                membranes = self.artifact.membranes(batch)
             membrane_table = None if membranes is None else _pointers(membranes, np.int32)
             record_table = None if record is None else _pointers(record, np.uint8)
             call = _CallTable(

@@ -46,14 +46,9 @@ class Plain:
         """
         layers, total = self.artifact.layers, np.zeros((frames.shape[1], len(self.artifact.classes)), np.int64)
         if membranes is None:
-            shapes = [self.artifact.values[i + 1].shape for i in self.artifact.lifs]
-            membranes = [
-                np.zeros((len(total), height, width, channels), np.int32) for channels, height, width in shapes
-            ]
+            membranes = self.artifact.membranes(len(total))
         values: list[np.ndarray] = [frames[0].astype(np.int32)] + [frames] * len(layers)
-        still = [len(frames) == 1]
-        for layer in layers:
-            still.append(not isinstance(layer, Lif) and all(still[i] for i in layer.inputs))
+        still = self.artifact.unchanging(len(frames) == 1)
         for t in range(time_steps):
             if not still[0]:
                 values[0] = frames[t].astype(np.int32)
