@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bso.bits import BinaryModule, BinaryParameter, unpack
+from bso.counting import convolve
 from bso.errors import UserError
 from bso.trace import Activity
 
@@ -25,6 +26,10 @@ class _Product(Protocol):
     """A bilinear product of inputs and weights."""
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor: ...
+
+    def count(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
+        """The same for one-bit weights, if a kernel serves."""
+        ...
 
     def backward(
         self, grad: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]
@@ -41,6 +46,9 @@ class _Convolution:
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)
 
+    def count(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
+        return convolve(x, bits, shape, self.stride, self.padding, self.dilation, self.groups)
+
     def backward(
         self, grad: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
@@ -54,6 +62,13 @@ class _Convolution:
 class _MatrixProduct:
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
+
+    def count(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
+        if x.dim() != 2:
+            return None
+        one = (1, 1)
+        currents = convolve(x[..., None, None], bits, torch.Size((*shape, *one)), one, (0, 0), one, 1)
+        return None if currents is None else currents.flatten(1)
 
     def backward(
         self, grad: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]
@@ -72,7 +87,8 @@ class _Synapse(torch.autograd.Function):
         # Saving the bits, not their dense copy, also lets autograd notice a flip between forward and backward.
         ctx.save_for_backward(spikes if trace is None else trace, weight, bits)
         ctx.product = product
-        return product.forward(spikes, _dense(weight, bits))
+        currents = None if bits is None else product.count(spikes, bits, weight.shape)
+        return product.forward(spikes, _dense(weight, bits)) if currents is None else currents
 
     @staticmethod
     @once_differentiable

@@ -935,6 +935,130 @@ void bso_run(const bso_call *call, int32_t rank)
         }
 }
 
+#ifdef BSO_THREADS
+/* ---- training: a synapse on its own ---- */
+
+/* Packs the channels of a pixel, in units of 1 / unit, unit being 1 or 4; returns whether all of them are such numbers,
+   from 0 to unit. */
+static int pack_pixel(const float *restrict x, int32_t channels, int32_t words, int unit, bso_word *restrict out)
+{
+    const int32_t planes = unit == 1 ? 1 : 3;
+    int32_t c, p, valid = 1;
+    memset(out, 0, (size_t)(planes * words) * sizeof *out);
+    for (c = 0; c < channels; c += 8) {
+        const int32_t here = channels - c < 8 ? channels - c : 8;
+        uint32_t bits[3] = {0, 0, 0};
+        int32_t k;
+#if defined(BSO_VECTORS) && defined(__AVX2__)
+        if (here == 8) {
+            const __m256 eight = _mm256_mul_ps(_mm256_loadu_ps(x + c), _mm256_set1_ps((float)unit));
+            const __m256i number = _mm256_cvttps_epi32(eight);
+            const __m256i high = _mm256_cmpgt_epi32(number, _mm256_set1_epi32(unit));
+            const __m256 same = _mm256_cmp_ps(_mm256_cvtepi32_ps(number), eight, _CMP_EQ_OQ);
+            valid &= _mm256_movemask_ps(same) == 255;
+            valid &= !_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_or_si256(high, number)));
+            for (p = 0; p < planes; p++)
+                bits[p] = (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_slli_epi32(number, 31 - p)));
+            for (p = 0; p < planes; p++)
+                out[p * words + c / BSO_WORD_BITS] |= (bso_word)bits[p] << c % BSO_WORD_BITS;
+            continue;
+        }
+#endif
+        for (k = 0; k < here; k++) {
+            const float scaled = x[c + k] * (float)unit;
+            const int32_t number = scaled >= 0 && scaled <= (float)unit ? (int32_t)scaled : 0;
+            valid &= (float)number == scaled;
+            for (p = 0; p < planes; p++)
+                bits[p] |= ((uint32_t)number >> p & 1) << k;
+        }
+        for (p = 0; p < planes; p++)
+            out[p * words + c / BSO_WORD_BITS] |= (bso_word)bits[p] << c % BSO_WORD_BITS;
+    }
+    return valid;
+}
+
+/* Bit c of word r becomes bit r of word c, of 8 words of 8 bits in one. */
+static uint64_t transpose_8(uint64_t x)
+{
+    uint64_t t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
+    x ^= t ^ t << 7;
+    t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);
+    x ^= t ^ t << 14;
+    t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);
+    return x ^ t ^ t << 28;
+}
+
+/* Weights as training has them, a bit each, [outs][ins][taps], as rows of outs for each tap and input: `row` bytes,
+   which hold zeros. Groups follow one another in outs, and rows of a tap hold the inputs of all groups. */
+void bso_rows(const uint8_t *bits, int32_t outs, int32_t ins, int32_t taps, int32_t groups, uint32_t row, uint8_t *rows)
+{
+    const size_t columns = (size_t)ins * (size_t)taps, end = ((size_t)outs * columns + 7) / 8;
+    const int32_t part = outs / groups;
+    int32_t g, o, k;
+    for (g = 0; g < groups; g++)
+        for (o = 0; o < part; o += 8) {
+            size_t first, input = (size_t)(g * ins), tap = 0;
+            for (first = 0; first < columns; first += 8) {
+                uint64_t square = 0;
+                for (k = 0; k < 8 && o + k < part; k++) {
+                    const size_t bit = (size_t)(g * part + o + k) * columns + first;
+                    const uint32_t low = bits[bit / 8], high = bit / 8 + 1 < end ? bits[bit / 8 + 1] : 0;
+                    square |= (uint64_t)((low | high << 8) >> bit % 8 & 255) << 8 * k;
+                }
+                square = transpose_8(square);
+                for (k = 0; k < 8 && first + (size_t)k < columns; k++) {
+                    rows[(tap * (size_t)(ins * groups) + input) * row + (size_t)(o / 8)] = (uint8_t)(square >> 8 * k);
+                    if (++tap == (size_t)taps) {
+                        tap = 0;
+                        input++;
+                    }
+                }
+            }
+        }
+}
+
+/* Currents of a batch from spikes, or from means of four of them; both [batch][height][width][channels]. Thread `rank`
+   of `threads` takes whole images. values[0] is the input with 3 planes, values[1] the output; op has no neurons. The
+   workspace, this thread's own, holds both values and then scratch. Returns 0, or 1 if some input is neither. */
+int32_t bso_currents(const bso_op *op, const bso_value *values, const float *spikes, float *currents, int32_t batch,
+                     uint8_t *workspace, size_t values_bytes, int32_t rank, int32_t threads)
+{
+    bso_value mine[2];
+    bso_span span;
+    const size_t pixels = (size_t)values[0].height * (size_t)values[0].width;
+    const size_t made = (size_t)values[1].height * (size_t)values[1].width * (size_t)values[1].channels;
+    memcpy(mine, values, sizeof mine);
+    memset(&span, 0, sizeof span);
+    span.values = mine;
+    span.base = workspace;
+    span.scratch = workspace + values_bytes;
+    for (span.image = rank; span.image < batch; span.image += threads) {
+        const float *const x = spikes + (size_t)span.image * pixels * (size_t)values[0].channels;
+        float *const out = currents + (size_t)span.image * made;
+        const int32_t *const sums = (const int32_t *)(const void *)(workspace + values[1].offset);
+        int unit = 1;
+        size_t k = 0;
+        while (k < pixels) {
+            bso_word *const words = (bso_word *)(void *)(workspace + values[0].offset);
+            const int32_t planes = unit == 1 ? 1 : 3;
+            bso_word *const at = words + k * (size_t)(planes * values[0].words);
+            if (pack_pixel(x + k * (size_t)values[0].channels, values[0].channels, values[0].words, unit, at))
+                k++;
+            else if (unit == 1) {
+                unit = 4;
+                k = 0;
+            } else
+                return 1;
+        }
+        mine[0].planes = unit == 1 ? 1 : 3;
+        run_count(&span, op, 1, 0, values[1].height);
+        for (k = 0; k < made; k++)
+            out[k] = (float)sums[k] * (unit == 1 ? 1.0f : 0.25f);
+    }
+    return 0;
+}
+#endif
+
 #if defined(BSO_THREADS) && defined(__x86_64__)
 /* Which of the libraries this processor can run: 0 baseline, 1 also avx2, 2 also avx512. */
 int32_t bso_level(void)

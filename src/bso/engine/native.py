@@ -8,7 +8,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -289,6 +289,46 @@ def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, w
     return offset
 
 
+class SynapseLayout:
+    """The tables of a binary convolution on its own, for `bso_currents` of kernel.h.
+
+    Args:
+        taken: Channels, height and width that enter.
+        shape: Of the weights: outputs, inputs of a group, height, width.
+        stride: Of the convolution, as the others.
+        padding: Zeros around the input.
+        dilation: Distance of taps.
+        groups: Groups of channels.
+    """
+
+    def __init__(
+        self,
+        taken: tuple[int, int, int],
+        shape: tuple[int, int, int, int],
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+        dilation: tuple[int, int],
+        groups: int,
+    ) -> None:
+        (channels, *size), (outs, _, *kernel) = taken, shape
+        reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+        high, wide = ((n + 2 * p - r) // s + 1 for n, p, r, s in zip(size, padding, reach, stride, strict=True))
+        self.made = outs, high, wide
+        entering = ValueTable(_KINDS["counts"], channels, *size, planes=3, words=-(-channels // 64))
+        leaving = ValueTable(_KINDS["fixed"], outs, high, wide)
+        leaving.offset = _step_bytes(entering, 64)
+        self.values = (ValueTable * 2)(entering, leaving)
+        self.values_bytes = leaving.offset + _step_bytes(leaving, 64)
+        self._numbers = np.ones(outs, np.int32), np.zeros(outs, np.int32)  # sums stay as they are
+        self.op = OpTable(op=_COUNT, input=0, output=1, groups=groups, neurons=-1)
+        self.op.kernel, self.op.stride, self.op.padding, self.op.dilation = tuple(kernel), stride, padding, dilation
+        self.op.row = -(-outs // groups // 64) * 8
+        self.op.multiplier, self.op.offset = (numbers.ctypes.data for numbers in self._numbers)
+        scratch = _lay_scratch(self.op, entering, leaving, 1, 64, forgetful=False)
+        self.workspace_bytes = self.values_bytes + scratch
+        self.weight_bytes = (kernel[0] * kernel[1] * channels + 1) * self.op.row + _WEIGHT_SLACK
+
+
 @functools.cache
 def libraries() -> dict[Library, ctypes.CDLL]:
     """The libraries that were built and that this processor can run, from the slowest to the fastest.
@@ -311,6 +351,28 @@ def libraries() -> dict[Library, ctypes.CDLL]:
 
 def _level(baseline: ctypes.CDLL) -> int:
     return baseline.bso_level() if hasattr(baseline, "bso_level") else 0
+
+
+class Threads:
+    """Runs a task on several threads, this one among them; C releases the interpreter's lock.
+
+    Args:
+        number: How many.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
+
+    def run(self, task: Callable[[int], Any]) -> list[Any]:
+        """What `task` returns for each number of a thread."""
+        if self.number == 1:
+            return [task(0)]
+        if self._pool is None or self._process != os.getpid():  # a forked child has the pool and not its threads
+            self._pool, self._process = ThreadPoolExecutor(self.number - 1, "bso"), os.getpid()
+        others = [self._pool.submit(task, rank) for rank in range(1, self.number)]
+        return [task(0), *(other.result() for other in others)]
 
 
 class Native:
@@ -343,8 +405,7 @@ class Native:
         }
         self._models: dict[tuple[bool, int], tuple[Plan, _ModelTable, Any]] = {}
         self._workspace = _zeros_aligned(0)
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = os.getpid()
+        self._threads = Threads(threads)
         self._lock = threading.Lock()
 
     def run(
@@ -387,20 +448,8 @@ class Native:
                 by_rows=by_rows,
                 barrier=barrier.ctypes.data,
             )
-            self._start(call)
+            self._threads.run(functools.partial(self._run, ctypes.addressof(call)))
         return total
-
-    def _start(self, call: _CallTable) -> None:
-        address = ctypes.addressof(call)
-        if self.threads == 1:
-            self._run(address, 0)
-            return
-        if self._pool is None or self._process != os.getpid():  # a forked child has the pool and not its threads
-            self._pool, self._process = ThreadPoolExecutor(self.threads - 1, "bso"), os.getpid()
-        others = [self._pool.submit(self._run, address, rank) for rank in range(1, self.threads)]
-        self._run(address, 0)
-        for other in others:
-            other.result()
 
     def _model(self, still: bool, time_steps: int) -> tuple[Plan, _ModelTable]:
         key = still, min(time_steps, _MAX_CHUNK)
