@@ -1,4 +1,4 @@
-"""Builds the C kernel of the inference engine, where there is a compiler; everything else stands in pyproject.toml.
+"""Builds the C kernels of inference and training, where there is a compiler; all else stands in pyproject.toml.
 
 The kernel becomes plain shared libraries, one for each level of instructions, that ctypes loads; none of them is tied
 to a version of Python. Without a compiler, or where one of them does not compile, that file is absent and the engine
@@ -17,8 +17,11 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 ENGINE = Path("bso", "engine")
-SOURCES = ("kernel.c", "kernel.h", "count.h")
-FLAGS = ("-O3", "-std=c99", "-fno-math-errno", "-fPIC", "-shared", "-DBSO_THREADS")
+SOURCES = ("kernel.c", "neurons.c")
+HEADERS = ("kernel.h", "count.h")
+# Additions and products are rounded one by one, as torch rounds them.
+ROUNDING = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-O3", "-std=c99", *ROUNDING, "-fPIC", "-shared", "-DBSO_THREADS")
 LEVELS = {"baseline": ()}
 if platform.machine().lower() in ("x86_64", "amd64"):
     LEVELS.update(avx2=("-march=x86-64-v3",), avx512=("-march=x86-64-v4", "-mprefer-vector-width=512"))
@@ -45,14 +48,15 @@ class BuildKernel(Command):
         for name, flags in LEVELS.items():
             library = target / f"_kernel_{name}.so"
             library.unlink(missing_ok=True)  # a running engine keeps the file that it has loaded
-            command = [*compiler, *FLAGS, *flags, str(source / "kernel.c"), "-o", str(library)]
+            files = [str(source / name) for name in SOURCES]
+            command = [*compiler, *FLAGS, *flags, *files, "-o", str(library)]
             try:
                 subprocess.run(command, check=True)
             except (OSError, subprocess.CalledProcessError) as error:
                 self.warn(f"the kernel {name} was not built ({error}); the engine does without it")
 
     def get_source_files(self) -> list[str]:
-        return [str(Path("src") / ENGINE / name) for name in SOURCES]
+        return [str(Path("src") / ENGINE / name) for name in (*SOURCES, *HEADERS)]
 
     def get_outputs(self) -> list[str]:
         return [str(path) for path in (Path(self.build_lib) / ENGINE).glob("_kernel_*.so")]

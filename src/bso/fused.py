@@ -3,9 +3,10 @@
     u[t] = λ (u[t−1] − V_th s[t−1]) + BN(I[t])        s[t] = H(u[t] − V_th)        â[t] = μ[t] â[t−1] + s[t]
 
 What backward needs is what lives across time steps anyway: the membrane after its reset, whose u is found again with
-the spikes as bits, and the current that the synapse made. All else is recomputed. Tensors are worked on a few samples
-at a time, so that what lies between two operations stays in the cache, in the memory order that convolutions are
-fastest in (channels last). The plain composition of the three modules is the reference.
+the spikes as bits, and the current that the synapse made. All else is recomputed. In single precision on a CPU the
+kernel computes it (`bso.kernels`). Elsewhere tensors are worked on a few samples at a time, so that what lies between
+two operations stays in the cache. Both in the memory order that convolutions are fastest in, channels last. The plain
+composition of the three modules is the reference.
 
 Legend: u membrane, s spikes, â trace, I current, λ leak, μ trace factor, V_th threshold.
 """
@@ -22,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bso.bits import pack
+from bso.kernels import Neurons, neurons
 from bso.neuron import LIF, LIFState, check_state
 from bso.norm import BatchNorm1d, BatchNorm2d
 from bso.trace import Activity
@@ -106,10 +108,15 @@ def run_step(run: Run, current: Tensor, state: LIFState | None) -> tuple[Activit
             normal, mean, deviation = torch.native_batch_norm(
                 current, norm.weight, norm.bias, norm.running_mean, norm.running_var, True, norm.momentum, norm.eps
             )
-        spikes, sent_trace, bits = _fire(run, normal, membrane, trace)
+        kernel = neurons(current, run.pool is not None, lif.gradient, lif.surrogate, lif.leak, lif.threshold)
+        if kernel is None:
+            spikes, sent_trace, bits = _fire(run, normal, membrane, trace)
+        else:
+            spikes, sent_trace, packed = kernel.fire(normal if norm is not None else current.clone(), membrane, trace)
+            bits = [packed]
         del normal
     weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
-    saved = _Saved(run, current if norm is not None else None, membrane, bits, mean, deviation)
+    saved = _Saved(run, current if norm is not None else None, membrane, bits, mean, deviation, kernel)
     sent: Any = _Backward.apply(current, weight, bias, spikes, saved)
     return Activity(sent, sent_trace), LIFState(membrane, trace)
 
@@ -161,6 +168,7 @@ class _Saved(NamedTuple):
     mean: Tensor | None
     deviation: Tensor | None
     """1/σ, as BatchNorm keeps it."""
+    kernel: Neurons | None
 
 
 class _Backward(torch.autograd.Function):
@@ -179,49 +187,55 @@ class _Backward(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         current, membrane, weight = ctx.saved_tensors
         saved: _Saved = ctx.saved
-        mean: Any = saved.mean
-        deviation: Any = saved.deviation
-        gradient = torch.empty_like(membrane)
-        # Over batch and pixels: Σ ∂L/∂BN(I) and Σ ∂L/∂BN(I) (I − mean), which BatchNorm's own gradients come from.
-        sums = products = torch.zeros((), dtype=torch.float64, device=gradient.device)
-        for chunk, g in _through_surrogate(saved, _channels_last(grad_outputs[0]), membrane, gradient):
-            if current is not None:
-                rows = g.flatten(0, -2)
-                sums = sums + rows.sum(0)
-                products = products + (_rows(current)[chunk].flatten(0, -2) - mean).mul_(rows).sum(0)
+        grad = _channels_last(grad_outputs[0])
+        if saved.kernel is None:
+            gradient, sums, products = _through_surrogate(saved, grad, membrane, current)
+        else:
+            gradient, sums, products = saved.kernel.through(grad, membrane, saved.bits[0], current, saved.mean)
         if current is None:
             return gradient, None, None, None, None
-        grad_weight = products * deviation
-        _through_norm_(gradient, current, mean, deviation, weight, grad_weight, sums)
+        assert saved.deviation is not None
+        grad_weight = products * saved.deviation
+        _through_norm_(saved, gradient, current, weight, grad_weight, sums)
         return gradient, grad_weight.to(weight.dtype), sums.to(weight.dtype), None, None
 
 
-def _through_surrogate(saved: _Saved, grad: Tensor, membrane: Tensor, result: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Writes ∂L/∂u of every neuron, from that of what it sent on, chunk by chunk."""
-    lif, work = saved.run.neuron, _workspace(membrane)
+def _through_surrogate(
+    saved: _Saved, grad: Tensor, membrane: Tensor, current: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """∂L/∂u of every neuron from that of what it sent on, and what BatchNorm's own gradients come from.
+
+    That is, over batch and pixels, Σ ∂L/∂BN(I) and Σ ∂L/∂BN(I) (I − mean).
+    """
+    lif, work, gradient = saved.run.neuron, _workspace(membrane), torch.empty_like(membrane)
+    sums = products = torch.zeros((), dtype=torch.float64, device=gradient.device)
     for chunk, bits in zip(_chunks(membrane), saved.bits, strict=True):
-        m, out = _rows(membrane)[chunk], _rows(result)[chunk]
+        m = _rows(membrane)[chunk]
         # u − V_th: the reset has taken V_th off already where the neuron fired.
         distance = work[: len(m)].copy_(_silent(bits, m.numel()).view(m.shape)).mul_(-lif.threshold).add_(m)
         derivative = lif.surrogate.derivative(distance)
         sent = grad[chunk] if saved.run.pool is None else F.interpolate(grad[chunk] * 0.25, scale_factor=2)
-        yield chunk, torch.mul(derivative, _rows(sent), out=out)
+        rows = torch.mul(derivative, _rows(sent), out=_rows(gradient)[chunk]).flatten(0, -2)
+        if current is not None:
+            assert saved.mean is not None
+            sums = sums + rows.sum(0)
+            products = products + (_rows(current)[chunk].flatten(0, -2) - saved.mean).mul_(rows).sum(0)
+    return gradient, sums, products
 
 
 def _through_norm_(
-    gradient: Tensor,
-    current: Tensor,
-    mean: Tensor,
-    deviation: Tensor,
-    weight: Tensor,
-    grad_weight: Tensor,
-    grad_bias: Tensor,
+    saved: _Saved, gradient: Tensor, current: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
 ) -> None:
     """Replaces ∂L/∂BN(I) by ∂L/∂I."""
-    count = gradient.numel() // len(mean)
-    scale = weight * deviation
-    slope = (scale * deviation * grad_weight / -count).to(scale.dtype)
-    shift = (scale * grad_bias / -count - slope * mean).to(scale.dtype)
+    assert saved.mean is not None
+    assert saved.deviation is not None
+    count = gradient.numel() // len(saved.mean)
+    scale = weight * saved.deviation
+    slope = (scale * saved.deviation * grad_weight / -count).to(scale.dtype)
+    shift = (scale * grad_bias / -count - slope * saved.mean).to(scale.dtype)
+    if saved.kernel is not None:
+        saved.kernel.through_norm_(gradient, current, scale, slope, shift)
+        return
     for chunk in _chunks(gradient):
         _rows(gradient)[chunk].mul_(scale).addcmul_(_rows(current)[chunk], slope).add_(shift)
 

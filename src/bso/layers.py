@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bso.bits import BinaryModule, BinaryParameter, unpack
-from bso.counting import convolve
 from bso.errors import UserError
+from bso.kernels import convolve
 from bso.trace import Activity
 
 Weights = Literal["binary", "latent", "real"]

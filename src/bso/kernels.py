@@ -1,0 +1,165 @@
+"""What training computes in C where the engine's kernel was built, in single precision on a CPU.
+
+Synapses: spikes are bits, so what they add up to is a count. Sums of ±1 over spikes, or over means of four spikes, are
+whole numbers of quarters, which single precision holds exactly in any order of addition: the kernel gives the very bits
+that torch's convolution gives. Neurons: all of a time step while an image is in the cache, rounded as torch rounds.
+"""
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bso import surrogate as surrogates
+from bso.engine.native import OpTable, SynapseLayout, Threads, libraries
+from bso.surrogate import Surrogate
+from bso.trace import OTTT, SLTT, GradientRule
+
+# Fewer channels than this leave bits of a word of the kernel idle; then torch is as fast.
+_MIN_CHANNELS = 64
+
+_SURROGATES = {  # as neurons.c numbers them, and the name of their parameter
+    surrogates.Sigmoid: (0, "alpha"),
+    surrogates.Rectangle: (1, "width"),
+    surrogates.Triangle: (2, "width"),
+    surrogates.Arctan: (3, "alpha"),
+}
+
+_Pair = tuple[int, int]
+_threads = cache(Threads)
+_layout = cache(SynapseLayout)
+
+
+def _library(x: Tensor) -> ctypes.CDLL | None:
+    """The fastest kernel, if one serves."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or not x.numel():
+        return None
+    return next(reversed(libraries().values()), None)
+
+
+def convolve(
+    x: Tensor, bits: Tensor, shape: torch.Size, stride: _Pair, padding: _Pair, dilation: _Pair, groups: int
+) -> Tensor | None:
+    """The convolution of spikes with one-bit weights of `shape`, channels last; None where the kernel does not serve.
+
+    It serves for spikes and means of four spikes.
+    """
+    library, (outs, ins, height, width) = _library(x), shape
+    if library is None or outs // groups < _MIN_CHANNELS:
+        return None
+    x = _channels_last(x.detach())
+    layout = _layout(tuple(x.shape[1:]), tuple(shape), stride, padding, dilation, groups)
+    rows = torch.zeros(layout.weight_bytes, dtype=torch.uint8)
+    library.bso_rows(_at(bits), outs, ins, height * width, groups, layout.op.row, _at(rows))
+    op = OpTable.from_buffer_copy(layout.op)
+    op.weight = rows.data_ptr()
+    currents = torch.empty((len(x), *layout.made), memory_format=torch.channels_last)
+    threads = _threads(torch.get_num_threads())
+    workspace = torch.empty(threads.number, layout.workspace_bytes, dtype=torch.uint8)
+
+    def run(rank: int) -> int:
+        return library.bso_currents(
+            ctypes.byref(op), layout.values, _at(x), _at(currents), len(x), _at(workspace[rank]),
+            ctypes.c_size_t(layout.values_bytes), rank, threads.number,
+        )  # fmt: skip
+
+    return None if any(threads.run(run)) else currents
+
+
+class _NeuronTable(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("batch", "height", "width", "channels", "pooled", "surrogate")),
+        *((name, ctypes.c_float) for name in ("parameter", "leak", "threshold")),
+    ]
+
+
+class Neurons:
+    """A layer of neurons on the kernel; all tensors have their channels last.
+
+    Args:
+        library: The kernel.
+        x: What enters, `[B, C, H, W]` or `[B, C]`.
+        pooled: Whether means of two by two pixels are sent on.
+        number: Of the surrogate.
+        parameter: Of the surrogate.
+        leak: λ.
+        threshold: V_th.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        x: Tensor,
+        pooled: bool,
+        number: int,
+        parameter: float,
+        leak: float,
+        threshold: float,
+    ) -> None:
+        batch, channels, *size = x.shape
+        height, width = size or (1, 1)
+        self._library = library
+        self._table = _NeuronTable(batch, height, width, channels, pooled, number, parameter, leak, threshold)
+
+    def _run(self, name: str, *arguments: Any, per_thread: tuple[Tensor, ...] = ()) -> None:
+        threads = _threads(torch.get_num_threads())
+        pointers = [_at(argument) for argument in arguments]
+        function = getattr(self._library, name)
+
+        def run(rank: int) -> None:
+            own = [_at(part[rank]) for part in per_thread]
+            function(ctypes.byref(self._table), *pointers, *own, rank, threads.number)
+
+        threads.run(run)
+
+    def fire(self, x: Tensor, membrane: Tensor, trace: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Moves membrane and trace one step on, in place, and writes spikes over the currents `x`.
+
+        Returns:
+            The spikes and the trace that are sent on, and the spikes as bits.
+        """
+        table, sent, sent_trace = self._table, x, trace
+        if table.pooled:
+            size = (table.batch, table.channels, table.height // 2, table.width // 2)
+            sent = torch.empty(size, memory_format=torch.channels_last)
+            sent_trace = None if trace is None else torch.empty_like(sent)
+        bits = torch.empty(table.batch, -(-x[0].numel() // 8), dtype=torch.uint8)
+        self._run("bso_fire", x, membrane, trace, sent, sent_trace, bits)
+        return sent, sent_trace, bits
+
+    def through(
+        self, sent: Tensor, membrane: Tensor, bits: Tensor, current: Tensor | None, mean: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """∂L/∂u from that of what was sent on; sums of it and of its product with I − mean."""
+        gradient, number = torch.empty_like(membrane), torch.get_num_threads()
+        sums = torch.zeros(number, 2, self._table.channels, dtype=torch.float64)
+        work = torch.empty(number, 2, self._table.channels)
+        arguments = (sent, membrane, bits, current, mean, gradient)
+        self._run("bso_through_neurons", *arguments, per_thread=(sums, work))
+        total, products = sums.sum(0)
+        return gradient, total, products
+
+    def through_norm_(self, gradient: Tensor, current: Tensor, scale: Tensor, slope: Tensor, shift: Tensor) -> None:
+        """Replaces ∂L/∂BN(I) by ∂L/∂I = scale · ∂L/∂BN(I) + slope · I + shift."""
+        self._run("bso_through_norm", gradient, current, scale, slope, shift)
+
+
+def neurons(
+    x: Tensor, pooled: bool, rule: GradientRule, surrogate: Surrogate, leak: float, threshold: float
+) -> Neurons | None:
+    """The neurons that `x` enters on the kernel; None where it does not serve: NDOT, and a user's own surrogate."""
+    library = _library(x)
+    number, parameter = _SURROGATES.get(type(surrogate), (None, ""))  # pyright: ignore[reportArgumentType]
+    if library is None or number is None or type(rule) not in (OTTT, SLTT):
+        return None
+    return Neurons(library, x, pooled, number, getattr(surrogate, parameter), leak, threshold)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _at(x: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if x is None else x.data_ptr())

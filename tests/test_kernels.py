@@ -1,0 +1,168 @@
+"""The forward pass on the engine's kernel gives the bits of torch's convolution."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import bso
+from bso import kernels
+from bso.bits import pack
+from bso.engine.native import libraries
+
+pytestmark = pytest.mark.skipif(not libraries(), reason="the C kernel was not built")
+
+GEOMETRIES = {
+    "usual": dict(ins=64, outs=64, kernel=(3, 3), padding=(1, 1)),
+    "wide": dict(ins=70, outs=600, kernel=(3, 3), padding=(1, 1)),
+    "odd": dict(ins=5, outs=67, kernel=(2, 3), padding=(0, 2), stride=(1, 2), dilation=(2, 1)),
+    "groups": dict(ins=12, outs=130, kernel=(3, 1), padding=(1, 0), groups=2),
+    "pointwise": dict(ins=130, outs=70, kernel=(1, 1)),
+}
+
+
+def case(name: str, *, pooled: bool) -> tuple[Tensor, Tensor, torch.Size, dict]:
+    torch.manual_seed(0)
+    geometry = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1} | GEOMETRIES[name]
+    ins, outs, kernel = (geometry.pop(key) for key in ("ins", "outs", "kernel"))
+    x = (torch.rand(3, ins, 14, 10) < 0.3).float()
+    x = F.avg_pool2d(x, 2) if pooled else x
+    x[1] = 0
+    x[2] = 1  # every count at its largest
+    weight = torch.randn(outs, ins // geometry["groups"], *kernel)
+    return x, pack(weight.flatten() >= 0), weight.shape, geometry
+
+
+def expected(x: Tensor, bits: Tensor, shape: torch.Size, geometry: dict) -> Tensor:
+    return F.conv2d(x, bso.bits.unpack(bits, shape.numel()).view(shape), None, **geometry)
+
+
+@pytest.mark.parametrize("library", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("pooled", [False, True])
+def test_counts_are_convolutions(library: str, name: str, pooled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = libraries()
+    if library not in found:
+        pytest.skip(f"this processor or compiler has no {library}")
+    monkeypatch.setattr(kernels, "libraries", lambda: {library: found[library]})
+    x, bits, shape, geometry = case(name, pooled=pooled)
+    made = kernels.convolve(x, bits, shape, **geometry)
+    assert made is not None
+    assert torch.equal(made, expected(x, bits, shape, geometry))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_share_the_images(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        arguments = case("usual", pooled=False)
+        made = kernels.convolve(*arguments[:3], **arguments[3])
+        assert made is not None
+        assert torch.equal(made, expected(*arguments))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("value", [0.5, -1.0, 2.0, 0.3, torch.nan, torch.inf])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_other_numbers_are_left_to_torch(value: float, pooled: bool) -> None:
+    x, bits, shape, geometry = case("odd", pooled=pooled)
+    x[-1, -1, -1, -1] = value
+    served = kernels.convolve(x, bits, shape, **geometry)
+    assert (served is None) == (value != 0.5)  # a mean of four spikes may be a half
+
+
+def test_what_the_kernel_does_not_serve() -> None:
+    x, bits, shape, geometry = case("usual", pooled=False)
+    assert kernels.convolve(x.double(), bits, shape, **geometry) is None
+    assert kernels.convolve(x[:0], bits, shape, **geometry) is None
+    few = torch.Size((8, *shape[1:]))
+    assert kernels.convolve(x, bits[: few.numel() // 8], few, **geometry) is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "size"), [(bso.BinaryConv2d(8, 64, 3, padding=1), (8, 2, 2)), (bso.BinaryLinear(30, 64), (30,))]
+)
+def test_layers_count_and_their_gradients_stay(
+    layer: bso.layers.TracedLayer, size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, found = (torch.rand(3, *size) < 0.5).float().requires_grad_(), []
+    for built in (libraries(), {}):
+        monkeypatch.setattr(kernels, "libraries", lambda built=built: built)
+        x.grad = layer.weight.grad = None
+        currents = layer(x)
+        currents.square().sum().backward()
+        found.append([currents, x.grad, layer.weight.grad])
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def neuron_step(x: Tensor, surrogate: bso.surrogate.Surrogate, *, pooled: bool) -> list[Tensor]:
+    """Two time steps of BatchNorm, neurons and pooling: what is sent on, the state, and gradients of the second."""
+    size = x.shape[1]
+    norm = (bso.BatchNorm2d if x.dim() == 4 else bso.BatchNorm1d)(size)
+    torch.nn.init.uniform_(norm.weight, 0.5, 1.5, generator=torch.Generator().manual_seed(1))
+    lif = bso.LIF(leak=0.6, threshold=0.8, surrogate=surrogate)
+    layers = [norm, lif, *([torch.nn.AvgPool2d(2)] if pooled else [])]
+    net, x = bso.Sequential(*layers), x.clone().requires_grad_()
+    _, state = net(x.detach().flip(0), None)
+    sent, state = net(x, state)
+    weights = torch.randn(sent.spikes.shape, generator=torch.Generator().manual_seed(2))
+    (sent.spikes * weights).sum().backward()
+    assert x.grad is not None
+    return [sent.spikes.detach(), sent.trace, *state[0], x.grad, norm.weight.grad, norm.bias.grad]  # pyright: ignore
+
+
+@pytest.mark.parametrize("library", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize(
+    "surrogate",
+    [bso.surrogate.Sigmoid(), bso.surrogate.Rectangle(0.7), bso.surrogate.Triangle(0.9), bso.surrogate.Arctan(3.0)],
+    ids=lambda surrogate: type(surrogate).__name__,
+)
+@pytest.mark.parametrize("size", [(5, 16, 4, 6), (3, 7, 4, 2), (6, 37)])
+def test_neurons_step_as_torch_does(
+    library: str, surrogate: bso.surrogate.Surrogate, size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = libraries()
+    if library not in found:
+        pytest.skip(f"this processor or compiler has no {library}")
+    x = 2 * torch.randn(size, generator=torch.Generator().manual_seed(0))
+    for pooled in (False, True) if len(size) == 4 else (False,):
+        monkeypatch.setattr(kernels, "libraries", lambda: {library: found[library]})
+        ours = neuron_step(x, surrogate, pooled=pooled)
+        monkeypatch.setattr(kernels, "libraries", dict)
+        theirs = neuron_step(x, surrogate, pooled=pooled)
+        for mine, other in zip(ours[:4], theirs[:4], strict=True):  # spikes, traces, membranes
+            torch.testing.assert_close(mine, other, rtol=1e-7, atol=0)
+        for mine, other in zip(ours[4:], theirs[4:], strict=True):
+            assert (mine - other).norm() <= 1e-6 * other.norm()
+
+
+def test_a_membrane_that_is_not_a_number_stays_one() -> None:
+    x = torch.zeros(2, 3)
+    x[1, 2] = torch.nan
+    net = bso.Sequential(bso.LIF())
+    weight = torch.ones(3, requires_grad=True)
+    sent, state = net(x * weight, None)
+    sent.spikes.sum().backward()
+    assert weight.grad is not None
+    assert torch.equal(state[0].membrane.isnan(), x.isnan())
+    assert weight.grad.isnan().tolist() == [False, False, True]
+
+
+def test_neurons_leave_the_current_of_others_alone() -> None:
+    x = torch.randn(4, 8)
+    before = x.clone()
+    bso.Sequential(bso.LIF(), bso.BinaryLinear(8, 2))(x, None)
+    assert torch.equal(x, before)
+
+
+def test_far_from_the_threshold_the_sigmoid_is_flat_not_wrong() -> None:
+    distances = torch.tensor([[-1e30, -1000.0, -21.9, -3.0, 0.0, 0.1, 5.0, 50.0, 1e30]])
+    expected = bso.surrogate.Sigmoid().derivative(distances.double())
+    current = (distances + 1).requires_grad_()
+    sent, _ = bso.Sequential(bso.LIF(threshold=1.0, gradient="sltt"))(current, None)
+    sent.spikes.sum().backward()
+    assert current.grad is not None
+    torch.testing.assert_close(current.grad.double(), expected, rtol=1e-5, atol=1e-30)
