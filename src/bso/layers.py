@@ -82,27 +82,35 @@ class _Synapse(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, spikes: Tensor, trace: Tensor | None, weight: Tensor, bits: Tensor | None, product: _Product
+        ctx: Any,
+        spikes: Tensor,
+        trace: Tensor | None,
+        weight: Tensor,
+        bits: Tensor | None,
+        product: _Product,
+        backward_dtype: torch.dtype | None,
     ) -> Tensor:
         # Saving the bits, not their dense copy, also lets autograd notice a flip between forward and backward.
         ctx.save_for_backward(spikes if trace is None else trace, weight, bits)
-        ctx.product = product
+        ctx.product, ctx.backward_dtype = product, backward_dtype
         currents = None if bits is None else product.count(spikes, bits, weight.shape)
-        return product.forward(spikes, _dense(weight, bits)) if currents is None else currents
+        return product.forward(spikes, _dense(weight, bits, weight.dtype)) if currents is None else currents
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         presynaptic, weight, bits = ctx.saved_tensors
         needed = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
-        grad_spikes, grad_weight = ctx.product.backward(
-            grad_outputs[0].to(weight.dtype), presynaptic.to(weight.dtype), _dense(weight, bits), needed
+        dtype = ctx.backward_dtype or weight.dtype
+        found = ctx.product.backward(
+            grad_outputs[0].to(dtype), presynaptic.to(dtype), _dense(weight, bits, dtype), needed
         )
-        return grad_spikes, None, grad_weight, None, None
+        grad_spikes, grad_weight = (None if grad is None else grad.to(weight.dtype) for grad in found)
+        return grad_spikes, None, grad_weight, None, None, None
 
 
-def _dense(weight: Tensor, bits: Tensor | None) -> Tensor:
-    return weight if bits is None else unpack(bits, weight.numel(), weight.dtype).view(weight.shape)
+def _dense(weight: Tensor, bits: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return weight.to(dtype) if bits is None else unpack(bits, weight.numel(), dtype).view(weight.shape)
 
 
 class _Binarize(torch.autograd.Function):
@@ -124,6 +132,8 @@ class TracedLayer(BinaryModule):
     """Base of synapses. `weights` says what they are: one bit each, or for comparison latent or real."""
 
     weight: nn.Parameter
+    backward_dtype: torch.dtype | None = None
+    """What the two products of backward are computed in, such as `torch.bfloat16`; by default the weights' own type."""
 
     def __init__(self, shape: tuple[int, ...], weights: Weights) -> None:
         super().__init__()
@@ -142,7 +152,7 @@ class TracedLayer(BinaryModule):
             bits = weight.bits
         elif self.weights == "latent":
             weight = _Binarize.apply(weight)
-        return _Synapse.apply(spikes, trace, weight, bits, product)  # pyright: ignore[reportReturnType]
+        return _Synapse.apply(spikes, trace, weight, bits, product, self.backward_dtype)  # pyright: ignore[reportReturnType]
 
 
 class TracedConv2d(TracedLayer):
