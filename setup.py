@@ -17,7 +17,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 ENGINE = Path("bso", "engine")
-SOURCES = ("kernel.c", "neurons.c")
+SOURCES = ("kernel.c", "neurons.c", "gradient.c")
 HEADERS = ("kernel.h", "count.h")
 # Additions and products are rounded one by one, as torch rounds them.
 ROUNDING = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")

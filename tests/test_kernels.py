@@ -1,5 +1,7 @@
 """The forward pass on the engine's kernel gives the bits of torch's convolution."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -96,6 +98,54 @@ def test_layers_count_and_their_gradients_stay(
         found.append([currents, x.grad, layer.weight.grad])
     for ours, theirs in zip(*found, strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("library", ["avx2", "avx512", "baseline"])
+@pytest.mark.parametrize(
+    ("kernel", "padding"), [((3, 3), (1, 1)), ((3, 3), (0, 0)), ((2, 3), (1, 2)), ((1, 1), (0, 0)), ((5, 1), (2, 0))]
+)
+@pytest.mark.parametrize(("batch", "size"), [(1, (20, 20)), (7, (9, 5)), (70, (5, 3))])
+def test_weight_gradients_of_inputs_that_are_not_zero(
+    library: str, kernel: tuple[int, int], padding: tuple[int, int], batch: int, size: tuple[int, int], monkeypatch
+) -> None:
+    found = libraries()
+    if library not in found:
+        pytest.skip(f"this processor or compiler has no {library}")
+    monkeypatch.setattr(kernels, "libraries", lambda: {library: found[library]})
+    torch.manual_seed(0)
+    x = torch.randn(batch, 48, *size) * (torch.rand(batch, 48, *size) < 0.2)
+    weight = torch.randn(128, 48, *kernel, dtype=torch.float64, requires_grad=True)
+    geometry: dict[str, Any] = {"stride": (1, 1), "padding": padding, "dilation": (1, 1), "groups": 1}
+    made = F.conv2d(x.double(), weight, None, **geometry)
+    grad = torch.randn(made.shape)
+    made.backward(grad.double())
+    assert weight.grad is not None
+    ours = kernels.weight_gradient(grad, x, weight.shape, **geometry)
+    assert ours is not None
+    assert ours.is_contiguous()
+    assert (ours - weight.grad).norm() <= 1e-6 * weight.grad.norm()
+
+
+def test_where_weight_gradients_are_left_to_torch() -> None:
+    x, grad, shape = torch.zeros(2, 16, 4, 4), torch.zeros(2, 128, 4, 4), torch.Size((128, 16, 3, 3))
+    geometry: dict[str, Any] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    assert kernels.weight_gradient(grad, x, shape, **geometry) is not None
+    assert kernels.weight_gradient(grad, x + 1, shape, **geometry) is None
+    assert kernels.weight_gradient(grad, x.double(), shape, **geometry) is None
+    assert kernels.weight_gradient(grad, x, torch.Size((136, 16, 3, 3)), **geometry) is None
+    others: list[dict[str, Any]] = [{"stride": (2, 2)}, {"dilation": (2, 1)}, {"groups": 2}, {"padding": (3, 1)}]
+    for other in others:
+        assert kernels.weight_gradient(grad, x, shape, **(geometry | other)) is None
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (2, 3, 1, 0), (3, 2, 1, 0)])
+def test_gradients_in_the_order_of_the_bits(order: tuple[int, ...]) -> None:
+    shape = (37, 20, 3, 2)
+    back = [order.index(axis) for axis in range(4)]
+    gradient = torch.randn([shape[axis] for axis in order]).permute(back)
+    made = kernels.row_major(gradient)
+    assert made.is_contiguous()
+    assert torch.equal(made, gradient)
 
 
 def neuron_step(x: Tensor, surrogate: bso.surrogate.Surrogate, *, pooled: bool) -> list[Tensor]:

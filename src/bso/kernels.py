@@ -2,7 +2,8 @@
 
 Synapses: spikes are bits, so what they add up to is a count. Sums of ±1 over spikes, or over means of four spikes, are
 whole numbers of quarters, which single precision holds exactly in any order of addition: the kernel gives the very bits
-that torch's convolution gives. Neurons: all of a time step while an image is in the cache, rounded as torch rounds.
+that torch's convolution gives. Weight gradients: from those inputs alone that are not zero, where these are few.
+Neurons: all of a time step while an image is in the cache, rounded as torch rounds.
 """
 
 import ctypes
@@ -19,6 +20,12 @@ from bso.trace import OTTT, SLTT, GradientRule
 
 # Fewer channels than this leave bits of a word of the kernel idle; then torch is as fast.
 _MIN_CHANNELS = 64
+
+# A larger share of inputs that are not zero, and a dense product is faster.
+_MAX_SHARE = 0.35
+
+# Of as many images as have so many the weight gradient is made at a time.
+_PIXELS = 256
 
 _SURROGATES = {  # as neurons.c numbers them, and the name of their parameter
     surrogates.Sigmoid: (0, "alpha"),
@@ -66,6 +73,59 @@ def convolve(
         )  # fmt: skip
 
     return None if any(threads.run(run)) else currents
+
+
+class _ConvolutionTable(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32) for name in ("images", "height", "width", "ins", "outs", "down", "across")]
+
+
+def weight_gradient(
+    grad: Tensor, x: Tensor, shape: torch.Size, stride: _Pair, padding: _Pair, dilation: _Pair, groups: int
+) -> Tensor | None:
+    """The weight gradient of a convolution from those inputs that are not zero; None where that does not pay."""
+    library, (outs, ins, down, across) = _library(x), shape
+    plain = stride == dilation == (1, 1) and groups == 1 and padding[0] < down and padding[1] < across
+    if library is None or not plain or ins % 16 or outs % library.bso_gradient_block():
+        return None
+    some = x[:: -(-len(x) // 4)]
+    if some.count_nonzero() > _MAX_SHARE * some.numel():
+        return None
+    x, grad = (_channels_last(part).permute(0, 2, 3, 1) for part in (x, grad))
+    batch, height, width, _ = x.shape
+    together = min(batch, -(-_PIXELS // (height * width)))
+    table = _ConvolutionTable(together, height, width, ins, outs, down, across)
+    threads = _threads(torch.get_num_threads())
+    parts = [16 * (ins // 16 * rank // threads.number) for rank in range(threads.number + 1)]
+    padded = grad.new_zeros(together, height + down - 1, width + across - 1, outs)
+    top, left = down - 1 - padding[0], across - 1 - padding[1]
+    inside = padded[:, top : top + grad.shape[1], left : left + grad.shape[2]]
+    sums = grad.new_zeros(down * across, ins, outs)
+    numbers = torch.empty(ins, dtype=torch.int32)
+    lists = torch.empty(ins, together * height * width, dtype=torch.int64)
+
+    def run(rank: int) -> None:
+        first, last = parts[rank : rank + 2]
+        library.bso_gradient(
+            ctypes.byref(table), _at(x[start:]), _at(padded), _at(sums),
+            _at(numbers[first:]), _at(lists[first:]), first, last,
+        )  # fmt: skip
+
+    for start in range(0, batch, together):
+        table.images = min(together, batch - start)
+        inside[: table.images] = grad[start : start + table.images]
+        threads.run(run)
+    return row_major(sums.view(down, across, ins, outs).permute(3, 2, 0, 1))
+
+
+def row_major(gradient: Tensor) -> Tensor:
+    """A weight gradient `[outs, ins, height, width]` in the order of the weights' bits."""
+    library, (*steps, down, across) = _library(gradient), gradient.stride()
+    if library is None or gradient.is_contiguous() or down != gradient.shape[3] * across:
+        return gradient.contiguous()
+    made, (outs, ins, *kernel) = torch.empty(gradient.shape), gradient.shape
+    three = (ctypes.c_int64 * 3)(*steps, across)
+    library.bso_reorder(_at(gradient), three, outs, ins, kernel[0] * kernel[1], _at(made))
+    return made
 
 
 class _NeuronTable(ctypes.Structure):

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from bso.bits import BinaryModule, BinaryParameter, unpack
 from bso.errors import UserError
-from bso.kernels import convolve
+from bso.kernels import convolve, row_major, weight_gradient
 from bso.trace import Activity
 
 Weights = Literal["binary", "latent", "real"]
@@ -52,11 +52,13 @@ class _Convolution:
     def backward(
         self, grad: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
+        geometry = self.stride, self.padding, self.dilation
+        sparse = weight_gradient(grad, x, weight.shape, *geometry, self.groups) if needed[1] else None
+        wanted = needed[0], needed[1] and sparse is None, False
         grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
-            grad, x, weight, None, self.stride, self.padding, self.dilation,
-            False, (0, 0), self.groups, (*needed, False),
-        )  # fmt: skip
-        return grad_x, grad_weight
+            grad, x, weight, None, *geometry, False, (0, 0), self.groups, wanted
+        )
+        return grad_x, row_major(grad_weight) if wanted[1] else sparse
 
 
 class _MatrixProduct:
