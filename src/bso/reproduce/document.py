@@ -75,7 +75,8 @@ def _section(result: dict[str, Any], link: str, pictures: Path) -> str:
     parts += result["notes"]
     minutes = result["seconds"] / 60
     parts.append(
-        f"`{result['command']}`, {minutes:.1f} minutes on {result['machine']}; [{result['name']}.json]({link})"
+        f"`{result['command']}`, whose last call took {minutes:.1f} minutes on {result['machine']}; "
+        f"[{result['name']}.json]({link})"
     )
     return "\n\n".join(parts)
 
