@@ -128,6 +128,13 @@ def test_charts_of_odd_values() -> None:
     ElementTree.fromstring(figures.matrix_chart("t", many, row_names=names, column_names=names, axes=("a", "b")))
 
 
+def test_a_line_over_the_same_line_is_dashed() -> None:
+    points = [(1, 1.0), (2, 2.0)]
+    svg = figures.line_chart("t", {"a": points, "b": [(1, 2.0), (2, 2.0)], "c": list(points)}, x_label="x")
+    drawn = ElementTree.fromstring(svg).findall("polyline")
+    assert [line.get("stroke-dasharray") for line in drawn] == [None, None, "5 3"]
+
+
 def test_points_lie_where_they_should() -> None:
     svg = ElementTree.fromstring(
         figures.line_chart("t", {"a": [(1, 1.0), (10, 10.0), (100, 100.0)]}, x_label="x", log_y=True)

@@ -11,7 +11,7 @@ from html import escape
 Points = Sequence[tuple[float, float]]
 
 # Okabe and Ito's colors, which color-blind readers tell apart; the darkest and the lightest give way to the
-# background. After eight lines they come again, dashed.
+# background. After eight lines they come again, dashed, as are lines that would hide the same one below.
 STYLE = """
 :root { --ink: #1b1f24; --muted: #5b6470; --rule: #d8dde3; --paper: #ffffff; --cell: 0, 114, 178;
   --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #cc79a7; --c4: #e69f00; --c5: #56b4e9; --c6: #7a5195;
@@ -22,6 +22,7 @@ STYLE = """
 @media print { :root { --ink: #000; --muted: #444; --rule: #ccc; --paper: #fff; --cell: 0, 114, 178; } }
 svg.figure { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif; }
 svg.figure text { fill: var(--ink); } svg.figure text.muted { fill: var(--muted); }
+@media screen and (max-width: 600px) { svg.figure { font-size: 15px; } }
 svg.figure .rule { stroke: var(--rule); } svg.figure .line { fill: none; stroke-width: 2; }
 """
 
@@ -76,11 +77,16 @@ def line_chart(
     for tick in x_axis.ticks:
         parts.append(_text(x_axis.place(tick), bottom + 16, f"{tick:g}", anchor="middle", muted=True))
     parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, x_label, anchor="middle", muted=True))
+    below, pens = [], []
     for number, (name, points) in enumerate(drawn.items()):
-        parts.append(_line(number, name, [(x_axis.place(x), y_axis.place(y)) for x, y in points], points, show))
+        places = [(round(x_axis.place(x), 1), round(y_axis.place(y), 1)) for x, y in points]
+        dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS or places in below else ""
+        below.append(places)
+        pens.append(f'stroke="var(--c{number % _NUM_COLORS})"{dash}')
+        parts.append(_line(number, pens[-1], name, places, points, show))
     height = bottom + 42
     if len(lines) > 1:
-        legend, rows = _legend(list(lines), height + 12)
+        legend, rows = _legend(dict(zip(lines, pens, strict=True)), height + 12)
         parts.append(legend)
         height += 18 * rows + 6
     return _svg(title, _WIDTH, height, parts)
@@ -122,28 +128,25 @@ def _round_step(step: float) -> float:
     return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= step * (1 - 1e-9))
 
 
-def _line(number: int, name: str, places: Points, points: Points, show: Callable[[float], str]) -> str:
+def _line(number: int, pen: str, name: str, places: Points, points: Points, show: Callable[[float], str]) -> str:
     color = f"var(--c{number % _NUM_COLORS})"
-    dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS else ""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.5 if len(places) <= 40 else 1.2}" fill="{color}">'
         f"<title>{escape(name)}, {at:g}: {escape(show(value))}</title></circle>"
         for (x, y), (at, value) in zip(places, points, strict=True)
     )
-    return f'<polyline class="line" stroke="{color}"{dash} points="{path}"/>{dots}'
+    return f'<polyline class="line" {pen} points="{path}"/>{dots}'
 
 
-def _legend(names: Sequence[str], top: float) -> tuple[str, int]:
+def _legend(pens: Mapping[str, str], top: float) -> tuple[str, int]:
     parts, x, row = [], float(_LEFT), 0
-    for number, name in enumerate(names):
-        width = 34 + 7.3 * len(name)
+    for name, pen in pens.items():
+        width = 34 + 9.2 * len(name)
         if x + width > _WIDTH and x > _LEFT:
             x, row = float(_LEFT), row + 1
         y = top + 18 * row
-        dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS else ""
-        stroke = f"var(--c{number % _NUM_COLORS})"
-        parts.append(f'<line class="line" stroke="{stroke}"{dash} x1="{x}" x2="{x + 16}" y1="{y - 4}" y2="{y - 4}"/>')
+        parts.append(f'<line class="line" {pen} x1="{x}" x2="{x + 16}" y1="{y - 4}" y2="{y - 4}"/>')
         parts.append(_text(x + 20, y, name))
         x += width
     return "".join(parts), row + 1

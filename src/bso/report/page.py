@@ -13,14 +13,16 @@ h1 { font-size: 1.6rem; }
 h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 1.25rem; }
 figure { margin: 0; break-inside: avoid; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; margin-bottom: 1.5rem; }
 table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { text-align: left; white-space: nowrap; vertical-align: top; padding: 0.3rem 0.8rem 0.3rem 0;
   border-bottom: 1px solid var(--rule); }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-pre { overflow-x: auto; padding: 0.7rem; border: 1px solid var(--rule); border-radius: 4px; font-size: 0.85rem; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; padding: 0.7rem;
+  border: 1px solid var(--rule); border-radius: 4px; }
 .note { color: var(--muted); } .warning { border-left: 3px solid var(--c1); padding-left: 0.6rem; }
-@media print { body { max-width: none; padding: 0; } pre { white-space: pre-wrap; } h2 { break-after: avoid; } }
+@media print { body { max-width: none; padding: 0; } h2 { break-after: avoid; } table { font-size: 0.7rem; }
+  .figures { grid-template-columns: 1fr 1fr; } details::details-content { content-visibility: visible; } }
 """
 
 
