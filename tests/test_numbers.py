@@ -1,0 +1,138 @@
+"""Numbers in the documents are those of the results files that they point to."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bso.demo import describe_demo
+from bso.reproduce import document
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def text(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def extremes(values: Iterable[float]) -> str:
+    found = sorted(values)
+    return f"{found[0]:.1f} to {found[-1]:.1f}"
+
+
+def demo(found: Any) -> list[str]:
+    low, high = found["lowest_and_highest"]
+    return [f"mean {found['mean_test_accuracy']:.3f} ({low:.3f} to {high:.3f})"]
+
+
+def augmentation(found: Any) -> list[str]:
+    rate = next(p["images_per_second"] for p in found["points"] if (p["method"], p["threads"]) == ("bso", 2))
+    return [f"{rate // 1000},000 images a second", f"{found['ratio_to_kornia']['2']} times kornia's"]
+
+
+def data_real(found: Any) -> list[str]:
+    checks = found["checks"]
+    assert all(check["passed"] for check in checks.values())
+    assert max(checks["mel_power_against_librosa"]["largest_relative_difference"].values()) < 1e-6
+    return ["CIFAR-10 layouts identical", "within 1e-6 of librosa"]
+
+
+def survival(found: Any) -> list[str]:
+    assert not any(part["differences"] for part in found["results"])
+    return [f"at {sum(len(part['kills']) for part in found['results'])} random updates"]
+
+
+def corruption(found: Any) -> list[str]:
+    return [f"{found['counts']['refused by name, the one before used']:,} damaged checkpoints"]
+
+
+def two_processes(found: Any) -> list[str]:
+    double = next(part for part in found["results"] if part["dtype"] == "float64")
+    return [f"{double['flip_steps']} flip steps", f"{double['flips_that_differ']} flips differ"]
+
+
+def inference(found: Any) -> list[str]:
+    def ratios(network: str, kernel: str) -> str:
+        return extremes(p["ratio"] for p in found["points"] if (p["network"], p["kernel"]) == (network, kernel))
+
+    random = "random VGG-11 at 15%"
+    return [
+        f"{ratios(random, 'avx512')} times as fast with AVX-512, {ratios(random, 'avx2')} with AVX2",
+        f"{ratios('trained', 'avx512')} with AVX-512",
+    ]
+
+
+def deployed(found: Any) -> list[str]:
+    networks = found["networks"].values()
+    wrong = sum(sum(n["spikes_that_differ"].values()) + sum(n["outputs_that_differ"].values()) for n in networks)
+    wrong += sum(n["c99_membranes_and_outputs_that_differ"] for n in networks)
+    lost = [abs(n["accuracy_deployed"] - n["accuracy_trained"]) for n in networks if "accuracy_trained" in n]
+    return [f"{wrong} spikes or outputs differ", f"within {100 * max(lost):.2f} points"]
+
+
+def mutations(found: Any) -> list[str]:
+    assert found["crashes"] == 0
+    return [f"{found['files']:,} mutated model files"]
+
+
+def small_recipes(found: Any) -> list[str]:
+    rows = found["recipes"].values()
+    return [f"{row['mean_test_accuracy']:.3f} against {row['baselines']['logistic_regression']:.3f}" for row in rows]
+
+
+def memory(found: Any) -> list[str]:
+    peaks = {point["method"]: point["peak_bytes"] for point in found["points"]}
+    return [f"{peaks['tbso'] / peaks['spikingjelly-ottt']:.2f} times"]
+
+
+CLAIMS: dict[str, Callable[[Any], list[str]]] = {
+    claim.__name__: claim
+    for claim in (
+        demo, augmentation, data_real, survival, corruption, two_processes, inference, deployed, mutations,
+        small_recipes, memory,
+    )
+}  # fmt: skip
+
+
+def test_every_claim_of_the_readme_is_in_its_results_file_or_test() -> None:
+    rows = re.findall(r"^\| (?!claim|---)(.*) \|$", text("README.md"), flags=re.MULTILINE)
+    linked = set()
+    for row in rows:
+        name = re.search(r"\(benchmarks/results/(\w+)\.json\)", row)
+        if name is None:
+            (test,) = re.findall(r"`(tests/test_\w+\.py)` *$", row)
+            assert (ROOT / test).exists(), row
+            continue
+        for claim in CLAIMS[name[1]](result(name[1])):
+            assert claim in row
+        linked.add(name[1])
+    assert linked == CLAIMS.keys()
+
+
+def test_the_readme_shows_the_demo_as_it_was_measured() -> None:
+    assert f"```\n{describe_demo(result('demo')['runs'][0])}\n```" in text("README.md")
+
+
+def test_docs_point_to_every_results_file() -> None:
+    documents = "".join(text(path) for path in ("README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))))
+    for path in RESULTS.rglob("*.json"):
+        assert path.relative_to(RESULTS).as_posix() in documents
+    recordings = result("data_real")["checks"]["mel_power_against_librosa"]
+    relative = max(recordings["largest_relative_difference"].values())
+    assert f"to {relative:.0e} relative on {recordings['files']:,} real".replace("e-0", "e-") in text("docs/data.md")
+
+
+def test_the_page_of_results_is_what_the_files_give(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    document(RESULTS / "reproduce", page, RESULTS)
+    written = page.read_text().replace(Path(os.path.relpath(RESULTS, tmp_path)).as_posix(), "../benchmarks/results")
+    assert written == text("docs/results.md")
+    for figure in (tmp_path / "figures").iterdir():
+        assert figure.read_text() == text(f"docs/figures/{figure.name}")
