@@ -1,15 +1,16 @@
-"""The flip rules and their optimizers: BSO and T-BSO (paper, Sections 4.2 and 4.3, Algorithm 1).
+"""The flip rules and their optimizers: BSO and T-BSO (paper, Sections 4.2 and 4.3, Algorithm 1), and one of our own.
 
     M    ← β1 M + (1 − β1) G[t]                                          Eq. 11, 13
     v[t] ← β2 v[t] + (1 − β2) mean(G²[t])                                Eq. 13, one number a layer and time step
     W    ← −sign(W ⊙ M − threshold) ⊙ W                                  Eq. 12, 14
-    threshold = γ (BSO)      γ sqrt(v[t] + ε) (T-BSO)
+    threshold = γ (BSO)      γ sqrt(v[t] + ε) (T-BSO)      γ sqrt(n) (Sigma-BSO)
+    n    ← β1² n + (1 − β1)² mean(G²[t])                                 not the paper's; one number a layer
 
 A weight flips only when W·M is strictly over the threshold: at a tie the paper's sign(0) would make it 0.
 What is stored is 1 − β, because β = 1 − 1e-8 is 1 in single precision. The momentum may be stored in eight bits a
 weight (momentum.py).
 
-Legend: W signs, M momentum, v second moment, G gradient, γ gamma.
+Legend: W signs, M momentum, v second moment, n noise, G gradient, γ gamma.
 """
 
 import math
@@ -531,6 +532,58 @@ class TBSO(FlipOptimizer):
                 f"load_state_dict: the state was saved with time_steps={saved_group['time_steps']}; this "
                 f"optimizer has time_steps={self.time_steps}. Build it with the saved number, or start afresh."
             )
+
+
+class SigmaBSO(BSO):
+    """BSO with a threshold in standard deviations of the momentum's noise: flips where W·M > γ sqrt(n).
+
+    n is the variance that M would have if its gradients were independent and of mean zero: it follows the momentum
+    exactly, from its first update on and through any schedule. γ then means the same whatever the rate of the momentum,
+    the loss and the layer, and training settles without annealing, as a stream needs it that has no known end.
+
+    Args:
+        params: Binary parameters, or groups of them.
+        gamma: γ, in standard deviations.
+        beta: Decay of the momentum.
+        initial_momentum: δ: the momentum begins at −δ·W; see `BSO`.
+        momentum_bits: 32, or 8 for a quarter of the memory; see `bso.momentum`.
+
+    Example:
+        >>> layer = bso.BinaryLinear(8, 4)
+        >>> flip = SigmaBSO([layer.weight], gamma=0.5)
+        >>> layer(torch.ones(2, 8)).sum().backward()  # every weight wants to go down, by one standard deviation
+        >>> flip.step()
+        >>> signs(layer.weight).unique()
+        tensor([-1.])
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        gamma: float = 2.0,
+        beta: float = 0.99,
+        *,
+        initial_momentum: float = 0.0,
+        momentum_bits: int = 32,
+    ) -> None:
+        super().__init__(params, gamma, beta, initial_momentum=initial_momentum, momentum_bits=momentum_bits)
+
+    def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        noise = torch.zeros((), dtype=torch.float64, device=parameter.device)
+        return {**super()._initial_state(parameter), "noise": noise}
+
+    def set_momentum(self, parameter: BinaryParameter, momentum: Tensor) -> None:
+        """Sets M of a parameter. How much of it is noise is not known: all of it, so that few weights flip at once."""
+        super().set_momentum(parameter, momentum)
+        self.state[parameter]["noise"] = _mean_square(momentum)
+
+    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        state, rate = self.state[parameter], group["one_minus_beta1"]
+        kept = 1.0 if parameter in self._accumulated else (1 - rate) ** 2
+        state["noise"] = kept * state["noise"].to(parameter.device) + rate**2 * mean_square
+
+    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        return partial(tbso_flips, second_moment=self.state[parameter]["noise"], gamma=group["gamma"], eps=0.0)
 
 
 def _part(values: Tensor, start: int, like: Tensor) -> Tensor:

@@ -50,8 +50,8 @@ class Config:
         "float32", "type that gradients of synapses are computed in; bfloat16 is faster where the processor has it"
     )
     updates: Literal["real-time", "accumulated"] = _setting("real-time", "one update a time step or a sequence")
-    optimizer: Literal["tbso", "bso"] = _setting("tbso", "flip rule of binary weights")
-    gamma: float = _setting(5e-7, "γ, the flip threshold")
+    optimizer: Literal["tbso", "bso", "sigma"] = _setting("tbso", "flip rule of binary weights")
+    gamma: float = _setting(5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2")
     one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum")
     one_minus_beta2: float = _setting(1e-5, "1 − β2, the rate of the second moments")
     eps: float = _setting(1e-20, "ε inside the root")

@@ -38,7 +38,18 @@ from bso.network import ImageNetwork
 from bso.neuron import LIF
 from bso.norm import estimating_statistics, synchronize_statistics
 from bso.online import online_update
-from bso.optim import BSO, TBSO, FlipOptimizer, NotFinite, Schedule, constant, cosine, inverse_sqrt, step_decay
+from bso.optim import (
+    BSO,
+    TBSO,
+    FlipOptimizer,
+    NotFinite,
+    Schedule,
+    SigmaBSO,
+    constant,
+    cosine,
+    inverse_sqrt,
+    step_decay,
+)
 from bso.recipes import Config
 
 _SURROGATES = {
@@ -226,11 +237,11 @@ class Trainer:
                 "initial_momentum": config.initial_momentum,
                 "momentum_bits": config.momentum_bits,
             }
-            if config.optimizer == "bso":
-                flip = BSO(binary, beta=beta1, **settings)
-            else:
+            if config.optimizer == "tbso":
                 steps = 1 if config.gradient == "bptt" else config.time_steps
                 flip = TBSO(binary, betas=(beta1, beta2), eps=config.eps, time_steps=steps, **settings)
+            else:
+                flip = {"bso": BSO, "sigma": SigmaBSO}[config.optimizer](binary, beta=beta1, **settings)
             flip.register_step_post_hook(lambda *_: self._count_flips())
         return flip, torch.optim.SGD(parameters, lr=config.learning_rate, momentum=config.sgd_momentum)
 

@@ -107,7 +107,7 @@ def method(config: Mapping[str, Any]) -> str:
     """
     if "weights" not in config:
         return ""
-    rule = {"tbso": "T-BSO", "bso": "BSO"}[config["optimizer"]]
+    rule = {"tbso": "T-BSO", "bso": "BSO", "sigma": "Sigma-BSO"}[config["optimizer"]]
     weights = rule if config["weights"] == "binary" else f"{config['weights']} weights"
     return f"{weights}, {config['gradient'].upper()}"
 
