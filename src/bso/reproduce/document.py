@@ -47,7 +47,9 @@ def document(results: Path, out: Path, benchmarks: Path | None = None) -> dict[s
     for result in found:
         link = _link(results / f"{result['name']}.json", out)
         parts.append(_section(result, link, out.parent / "figures"))
-    for name, section in {"cifar10_methods": _methods, "small_recipes": _small_recipes}.items():
+    for name, section in {
+        "flip_rules": _flip_rules, "cifar10_methods": _methods, "small_recipes": _small_recipes
+    }.items():  # fmt: skip
         path = benchmarks / f"{name}.json" if benchmarks else None
         if path and path.exists():
             parts.append(section(json.loads(path.read_text()), _link(path, out)))
@@ -89,6 +91,28 @@ def _drawn(figure: dict[str, Any]) -> str:
     axes = {key: figure[key] for key in ("log_x", "log_y") if key in figure}
     lines = {name: [(x, y) for x, y in points] for name, points in figure["lines"].items()}
     return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **axes)
+
+
+def _flip_rules(result: dict[str, Any], link: str) -> str:
+    rules, rates = result["rules"], result["rates"]
+    rows = [[name, *map(_measured, spreads)] for name, spreads in rules.items()]
+    worst = "; ".join(
+        f"{name}: {_percent(min(spread['mean'] for spread in spreads))}"
+        for name, spreads in rules.items()
+        if "annealed" not in name
+    )
+    num_seeds = len(next(iter(rules.values()))[0]["accuracies"])
+    parts = [
+        "## Flip rules",
+        "Accuracy on 600 held-out training digits, %, by 1 − β1; a narrow network, 400 training samples, 15 epochs, "
+        f"T = 2, {num_seeds} seeds. Where it does not say annealed, nothing but the learning rate is.",
+        markdown_table(["rule", *(f"{rate:g}" for rate in rates)], rows),
+        f"At the worst of the rates, without annealing: {worst}. A γ in units of the gradient fits one rate of the "
+        "momentum, one in units of the momentum's noise (Sigma-BSO) fits all of them. Annealing the share of weights "
+        "that flip does what annealing 1 − β1 does, and needs an end to anneal towards as well.",
+        f"`{result['command']}`, {result['machine']}; [flip_rules.json]({link})",
+    ]
+    return "\n\n".join(parts)
 
 
 def _methods(result: dict[str, Any], link: str) -> str:

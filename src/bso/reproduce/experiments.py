@@ -291,6 +291,7 @@ def table5(settings: Settings) -> Outcome:
 
 
 _NAIVE: dict[str, Any] = {"optimizer": "bso", "one_minus_beta1": 1.0, "beta_schedule": "constant"}
+_SIGMA: dict[str, Any] = {"optimizer": "sigma", "gamma": 2.0}
 _ABLATION: dict[str, dict[str, Any]] = {
     "as it is: 1 − β1 along a cosine": {},
     "1 − β1 constant": {"beta_schedule": "constant"},
@@ -311,6 +312,9 @@ _ABLATION: dict[str, dict[str, Any]] = {
     "warm v, γ = 0.1": {"one_minus_beta2": 1e-2, "gamma": 0.1},
     "warm v, γ = 0.1, 1 − β1 constant": {"one_minus_beta2": 1e-2, "gamma": 0.1, "beta_schedule": "constant"},
     "no trace (SLTT)": {"gradient": "sltt"},
+    "Sigma-BSO, γ = 2, 1 − β1 constant": {**_SIGMA, "beta_schedule": "constant"},
+    "Sigma-BSO, γ = 3, 1 − β1 constant": {**_SIGMA, "gamma": 3.0, "beta_schedule": "constant"},
+    "Sigma-BSO, γ = 2": _SIGMA,
 }
 
 
@@ -343,7 +347,7 @@ def ablation(settings: Settings) -> Outcome:
         "The naive rule of Section 4.1 is BSO without momentum: a weight flips when its raw gradient is over γ. "
         "`warm v` has 1 − β2 = 1e-2, so that v is that of recent gradients, as with bias correction; γ is then in "
         "units of the gradient's root mean square, of which the momentum's noise floor is about sqrt((1 − β1)/2), "
-        "0.07 at first.",
+        "0.07 at first. Sigma-BSO, which is not the paper's, has its γ in standard deviations of the momentum's noise.",
         "AutoAugment needs color images: give --data with CIFAR-10." if not augmented else "",
     ]
     outcome.notes = [note for note in outcome.notes if note]

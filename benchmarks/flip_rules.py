@@ -1,0 +1,120 @@
+"""Thresholds that mean something: flip rules with and without annealing, over rates of the momentum.
+
+    python benchmarks/flip_rules.py [--seeds 0 1 2]
+
+A narrow network on 400 digits, 15 epochs, T = 2; accuracy on 600 other training images, so that the test set has no
+part in the choice. Writes results/flip_rules.json after each seed.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bso.trainer
+from bso.bits import BinaryParameter
+from bso.optim import TBSO, FlipRule, tbso_flips
+from bso.recipes import Config, recipe
+from bso.trainer import Trainer, load_data
+
+RESULTS = Path(__file__).parent / "results" / "flip_rules.json"
+BASE = dataclasses.replace(
+    recipe("digits"), width=0.5, train_samples=400, validation_samples=600, batch_size=32, time_steps=2
+)
+RATES = (1e-3, 1e-2, 5e-2)
+
+
+class Corrected(TBSO):
+    """T-BSO with v divided by the share of it that is filled."""
+
+    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        super()._observe(group, parameter, mean_square, t)
+        filled = self.state[parameter].setdefault("filled", torch.zeros(self.time_steps, dtype=torch.float64))
+        filled[t] += group["one_minus_beta2"] * (1 - filled[t])
+
+    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        state = self.state[parameter]
+        moment = state["second_moment"][t] / state["filled"][t]
+        return partial(tbso_flips, second_moment=moment, gamma=group["gamma"], eps=0.0)
+
+
+class Share(TBSO):
+    """Flips the share γ of a layer's weights, those with the largest W·M, as far as it is above 0."""
+
+    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        def flips(signs: Tensor, momentum: Tensor) -> Tensor:
+            pressure, count = signs * momentum, int(group["gamma"] * momentum.numel())
+            threshold = pressure.topk(count).values[-1].clamp(min=0) if count else torch.inf
+            return (pressure >= threshold) & (pressure > 0)
+
+        return flips
+
+
+CONSTANT = {"beta_schedule": "constant"}
+RULES: dict[str, tuple[type[TBSO], dict[str, Any]]] = {
+    "T-BSO, 1 − β1 annealed": (TBSO, {}),
+    "T-BSO": (TBSO, CONSTANT),
+    "T-BSO, v of recent gradients (1 − β2 = 0.01), γ = 0.1": (
+        TBSO, {**CONSTANT, "one_minus_beta2": 1e-2, "gamma": 0.1}
+    ),
+    "T-BSO, bias-corrected v, γ = 0.1": (Corrected, {**CONSTANT, "gamma": 0.1}),
+    "the largest W·M, 5 % of the weights, annealed": (
+        Share, {**CONSTANT, "gamma": 0.05, "gamma_schedule": "cosine"}
+    ),
+    "Sigma-BSO, γ = 2": (TBSO, {**CONSTANT, "optimizer": "sigma", "gamma": 2.0}),
+    "Sigma-BSO, γ = 3": (TBSO, {**CONSTANT, "optimizer": "sigma", "gamma": 3.0}),
+}  # fmt: skip
+
+
+def accuracy(rule: type[TBSO], config: Config) -> float:
+    bso.trainer.TBSO = rule  # what the trainer builds for "tbso"
+    trainer = Trainer(config, *load_data(config, None))
+    for epoch in range(config.epochs):
+        trainer.train_epoch()
+        trainer.epoch, trainer.batch = epoch + 1, 0  # measured at the end only
+    trainer.estimate_statistics()
+    return trainer.evaluate()["test_accuracy"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    seeds = parser.parse_args().seeds
+    torch.set_num_threads(1)
+    found: dict[tuple[str, float], list[float]] = {(name, rate): [] for name in RULES for rate in RATES}
+    for number, seed in enumerate(seeds):
+        for name, rate in found:
+            rule, fields = RULES[name]
+            config = dataclasses.replace(BASE, seed=seed, one_minus_beta1=rate, **fields)
+            found[name, rate].append(accuracy(rule, config))
+            print(f"seed {seed}, 1 − β1 = {rate:g}, {name}: {found[name, rate][-1]:.4f}", flush=True)
+        result = {
+            "command": "python benchmarks/flip_rules.py --seeds " + " ".join(map(str, seeds[: number + 1])),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread",
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "rates": RATES,
+            "rules": {
+                name: [
+                    {
+                        "mean": statistics.mean(found[name, rate]),
+                        "standard_deviation": statistics.stdev(found[name, rate]) if number else None,
+                        "accuracies": found[name, rate],
+                    }
+                    for rate in RATES
+                ]
+                for name in RULES
+            },
+        }
+        RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
