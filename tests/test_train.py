@@ -331,15 +331,16 @@ def test_kill_9_and_resume_end_with_the_same_bits(tmp_path: Path) -> None:
 # What can go wrong.
 
 
-def test_ctrl_c_says_one_line_and_exits_with_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_ctrl_c_and_sigterm_say_one_line(number: signal.Signals, word: str, tmp_path: Path) -> None:
     process = bso_train(tmp_path / "run", "--epochs", "2000")
     wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("update-*.ckpt")), process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert output == ""
     last = errors.splitlines()[-1]
-    assert last == "bso: interrupted; what was saved is intact, go on with --resume"
+    assert last == f"bso: {word}; what was saved is intact, go on with --resume"
     assert "Traceback" not in errors
     assert last_state(tmp_path / "run")["place"][0] >= 1
 

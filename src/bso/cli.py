@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -232,9 +233,18 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
     # A sweep goes on by itself, so its folder is always the same one.
     out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
     shared = {"data": options.data, "workers": options.workers, "checkpoint_minutes": options.checkpoint_minutes}
-    if grid:
-        return need("bso.sweep").sweep(config, grid, out, **shared)
-    return need("bso.train").train(config, out, resume=options.resume, **shared)
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if grid:
+            return need("bso.sweep").sweep(config, grid, out, **shared)
+        return need("bso.train").train(config, out, resume=options.resume, **shared)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(*_: object) -> NoReturn:
+    """Ends a training on SIGTERM, which torchrun and cluster managers send, as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.SIGTERM)
 
 
 def _grid_line(text: str) -> tuple[str, list[Any]]:
@@ -435,10 +445,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"bso: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         hint = "; what was saved is intact, go on with --resume" if options.run is _train else ""
-        print(f"bso: interrupted{hint}", file=sys.stderr)
-        return 130
+        what, number = ("terminated", signal.SIGTERM) if stop.args else ("interrupted", signal.SIGINT)
+        print(f"bso: {what}{hint}", file=sys.stderr)
+        return 128 + number
     # Under torchrun, the first process speaks for all.
     if os.environ.get("RANK", "0") == "0":
         try:
