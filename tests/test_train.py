@@ -458,7 +458,13 @@ def test_resuming_without_a_checkpoint_starts_afresh(finished: Path, tmp_path: P
     ("options", "message"),
     [
         (["--out", "{finished}"], "holds a run already; go on with --resume, or choose another --out"),
-        (["--out", "{finished}", "--resume", "--seed", "3"], "started with seed 0 (now 3)"),
+        (["--out", "{finished}", "--resume", "--seed", "3"], "the run there was started with --seed 0 (now 3)"),
+        (["--plan", "4"], "plan: received 4; expected channels of two layers or more"),
+        (["--plan", "0,4"], "argument --plan: received '0,4'; expected channels and pools"),
+        (["--width", "1e9"], "training does not fit into memory; lower --batch-size or --width"),
+        (["--data", "{finished}"], "the digits come with bso. For own data: bso train folder"),
+        (["--checkpoint-minutes", "-1"], "--checkpoint-minutes: received -1.0; expected 0 or more"),
+        (["--sweep", "seed=0", "--sweep", "seed=1"], "--sweep: received seed twice; give all its values at once"),
         (["--out", "{finished}/config.json"], "config.json is a file; expected a folder"),
         (["--out", "/dev/null/run"], "cannot be written (Not a directory)"),
         (["--data", "/nowhere", "--dataset", "cifar10"], "/nowhere"),
@@ -494,6 +500,21 @@ def test_an_unknown_recipe_and_a_folder_without_a_run(tmp_path: Path, capfd) -> 
     status, message = run_command(capfd, "evaluate", str(tmp_path))
     assert status == 2
     assert "has no checkpoint; expected the folder of a run" in message
+    status, message = run_command(capfd, "evaluate", str(tmp_path / "nothing"))
+    assert status == 2
+    assert "nothing: there is no such run or file" in message
+
+
+@pytest.mark.parametrize("changes", [{"new_field": 1}, {"gradient": "new"}])
+def test_a_run_of_another_version_says_so(changes: dict, finished: Path, tmp_path: Path, capfd) -> None:
+    state = last_state(finished)
+    state["config"] |= changes
+    RunDirectory(tmp_path).checkpoints.save(21, state)
+    for command in (["evaluate"], ["train", "digits", *TINY_OPTIONS, "--resume", "--out"]):
+        status, message = run_command(capfd, *command, str(tmp_path))
+        assert status == 2
+        assert f"the run is of another version of bso than this one, {bso.__version__}" in message
+        assert next(iter(changes)) in message
 
 
 def test_two_processes_cannot_train_in_one_directory(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def _yes_or_no(text: str) -> bool:
 
 def _plan(text: str) -> tuple[int | str, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if any(not part.isdigit() and part != "pool" for part in parts):
+    if any(part != "pool" and not (part.isdigit() and int(part)) for part in parts):
         raise argparse.ArgumentTypeError(f"received {text!r}; expected channels and pools, as 32,64,pool,128")
     return tuple(int(part) if part.isdigit() else part for part in parts)
 
@@ -225,7 +225,16 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
     """Train a recipe; every number of it can be set."""
     given = {key.removeprefix("field_"): value for key, value in vars(options).items() if key.startswith("field_")}
     config = dataclasses.replace(recipe(options.recipe), **given)
-    grid = dict(_grid_line(text) for text in options.sweep)
+    grid: dict[str, list[Any]] = {}
+    for text in options.sweep:
+        name, values = _grid_line(text)
+        if name in grid:
+            raise UserError(f"--sweep: received {name} twice; give all its values at once, as {name}=V1,V2.")
+        grid[name] = values
+    if options.data and config.dataset == "digits":
+        raise UserError(f"--data: received {options.data}; the digits come with bso. For own data: bso train folder.")
+    if options.checkpoint_minutes < 0:
+        raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
     if "LOCAL_RANK" in os.environ and not options.out:
         raise UserError("--out: received none; under torchrun all processes need the same one. Give --out RUN.")
     default_out = need("bso.run").default_out
