@@ -1,6 +1,9 @@
 """Several processes: this file is also the script that torchrun starts, twice, for what needs two of them."""
 
+import contextlib
 import dataclasses
+import errno
+import io
 import os
 import signal
 import subprocess
@@ -15,9 +18,11 @@ import pytest
 import torch
 from torch import Tensor, distributed
 
+import bso.train
 from bso import UserError, cli
 from bso.bits import BinaryParameter
-from bso.distributed import World, average, check_identical, first_on_machine, joined_world, summed
+from bso.data.dataset import FileDataset
+from bso.distributed import LostProcess, World, average, check_identical, first_on_machine, joined_world, summed
 from bso.recipes import Config, recipe
 from bso.run import RunDirectory
 from bso.train import train
@@ -48,6 +53,11 @@ def test_what_two_processes_share(on_two: Path) -> None:
     done = (on_two / "0.txt").read_text()
     assert done == (on_two / "1.txt").read_text()
     assert done.split() == [name for name, _ in checks()]
+
+
+def test_a_process_that_loses_another_says_so(on_two: Path) -> None:
+    message = "process 1 of 2 has lost another one, whose own message, if any, says why. What was saved is intact"
+    assert (on_two / "lost.txt").read_text().startswith(message)
 
 
 def checks() -> list[tuple[str, Any]]:
@@ -187,7 +197,14 @@ def test_a_lost_worker_restarts_and_ends_with_the_same_bits(on_two: Path, tmp_pa
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert output.count("\n") == 1, "the first process speaks for all"
-    first, second = (last_state(run) for run in (whole, killed))
+    assert "[rank0]: Traceback" not in errors
+    # torchrun ends the other process too, which may be before it has noticed.
+    assert "bso: process 0 of 2 has lost another one" in errors or "bso: terminated" in errors
+    assert_same_end(whole, killed)
+
+
+def assert_same_end(whole: Path, other: Path) -> None:
+    first, second = (last_state(run) for run in (whole, other))
     assert first["place"] == second["place"]
     for name, value in first["net"].items():
         assert torch.equal(value, second["net"][name]), name
@@ -198,6 +215,61 @@ def test_a_lost_worker_restarts_and_ends_with_the_same_bits(on_two: Path, tmp_pa
 
 def last_state(run: Path) -> dict[str, Any]:
     return RunDirectory(run).checkpoints.load_newest()[0]
+
+
+def test_mishaps_are_one_line_and_cost_an_epoch(on_two: Path, tmp_path: Path) -> None:
+    process = torchrun(__file__, str(tmp_path), "mishaps", restarts=3)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert "[rank" not in errors, "no traceback"
+    # torchrun may end the other process before it has left its message.
+    ends = [" ".join(path.read_text() for path in tmp_path.glob(f"{start}-?.txt")) for start in range(4)]
+    assert f"2 bso: {tmp_path / 'run'}" in ends[0]
+    assert "cannot be written (No space left on device); make room or choose another --out" in ends[0]
+    assert "gone.npy (sample 100 of files) cannot be read" in ends[1]
+    assert "130 bso: interrupted; what was saved is intact, go on with --resume" in ends[2]
+    assert_same_end(on_two / "whole", tmp_path / "run")
+
+
+def mishap(folder: Path, start: int) -> None:
+    """What a process of `test_mishaps_are_one_line_and_cost_an_epoch` does when torchrun starts it."""
+    rank, finish = int(os.environ["RANK"]), Trainer.finish_epoch
+    patch = pytest.MonkeyPatch()
+
+    def full_disk(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def files_one_of_which_goes(config: Config, root: str | None) -> tuple[Any, Any]:
+        digits, test = load_data(config, root)
+        about = {key: getattr(digits, key) for key in ("classes", "labels", "shape", "mean", "std", "scale")}
+        paths = [folder / "gone.npy" if i == 100 else folder / f"{i}.npy" for i in range(len(digits))]
+
+        def decode(path: Path, rng: Any) -> np.ndarray:
+            if path.stem != "gone":
+                return digits.read(int(path.stem))
+            if happened:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return digits.read(100)
+
+        return FileDataset(name="files", kind="image", paths=paths, decode=decode, **about), test
+
+    def after_an_epoch(self: Trainer) -> dict[str, Any]:
+        if start == 0 and self.epoch == 1:
+            patch.setattr(os, "fsync", full_disk)
+        if start == 2:
+            signal.raise_signal(signal.SIGINT)
+        happened.append(True)
+        return finish(self)
+
+    happened: list[bool] = []
+    patch.setattr(Trainer, "finish_epoch", after_an_epoch)
+    if start == 1:
+        patch.setattr(bso.train, "load_data", files_one_of_which_goes)
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        status = cli.main(["train", "digits", *OPTIONS, "--epochs", "4", "--out", str(folder / "run"), "--resume"])
+    message = (errors.getvalue().splitlines() or [""])[-1]
+    (folder / f"{start}-{rank}.txt").write_text(f"{status} {message}")
+    sys.exit(status)
 
 
 def test_under_torchrun_a_place_is_needed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -228,12 +300,21 @@ def test_a_world_of_one_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     np.seterr(all="raise")
-    with joined_world() as world:
-        for name, check in checks():
-            check(world)
-            with open(Path(sys.argv[1]) / f"{world.rank}.txt", "a") as file:
-                file.write(f"{name}\n")
-        train(dataclasses.replace(TINY, train_samples=200, epochs=4), Path(sys.argv[1]) / "whole")
+    if "mishaps" in sys.argv:
+        mishap(Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+    folder = Path(sys.argv[1])
+    try:
+        with joined_world() as world:
+            for name, check in checks():
+                check(world)
+                with open(folder / f"{world.rank}.txt", "a") as file:
+                    file.write(f"{name}\n")
+            train(dataclasses.replace(TINY, train_samples=200, epochs=4), folder / "whole")
+            if world.is_first:
+                os._exit(0)  # without a word to the other
+            summed([1], world)
+    except LostProcess as error:
+        (folder / "lost.txt").write_text(str(error))
 
 
 if __name__ == "__main__":

@@ -331,15 +331,16 @@ def test_kill_9_and_resume_end_with_the_same_bits(tmp_path: Path) -> None:
 # What can go wrong.
 
 
-def test_ctrl_c_says_one_line_and_exits_with_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_ctrl_c_and_sigterm_say_one_line(number: signal.Signals, word: str, tmp_path: Path) -> None:
     process = bso_train(tmp_path / "run", "--epochs", "2000")
     wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("update-*.ckpt")), process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert output == ""
     last = errors.splitlines()[-1]
-    assert last == "bso: interrupted; what was saved is intact, go on with --resume"
+    assert last == f"bso: {word}; what was saved is intact, go on with --resume"
     assert "Traceback" not in errors
     assert last_state(tmp_path / "run")["place"][0] >= 1
 
@@ -457,7 +458,13 @@ def test_resuming_without_a_checkpoint_starts_afresh(finished: Path, tmp_path: P
     ("options", "message"),
     [
         (["--out", "{finished}"], "holds a run already; go on with --resume, or choose another --out"),
-        (["--out", "{finished}", "--resume", "--seed", "3"], "started with seed 0 (now 3)"),
+        (["--out", "{finished}", "--resume", "--seed", "3"], "the run there was started with --seed 0 (now 3)"),
+        (["--plan", "4"], "plan: received 4; expected channels of two layers or more"),
+        (["--plan", "0,4"], "argument --plan: received '0,4'; expected channels and pools"),
+        (["--width", "1e9"], "training does not fit into memory; lower --batch-size or --width"),
+        (["--data", "{finished}"], "the digits come with bso. For own data: bso train folder"),
+        (["--checkpoint-minutes", "-1"], "--checkpoint-minutes: received -1.0; expected 0 or more"),
+        (["--sweep", "seed=0", "--sweep", "seed=1"], "--sweep: received seed twice; give all its values at once"),
         (["--out", "{finished}/config.json"], "config.json is a file; expected a folder"),
         (["--out", "/dev/null/run"], "cannot be written (Not a directory)"),
         (["--data", "/nowhere", "--dataset", "cifar10"], "/nowhere"),
@@ -493,6 +500,21 @@ def test_an_unknown_recipe_and_a_folder_without_a_run(tmp_path: Path, capfd) -> 
     status, message = run_command(capfd, "evaluate", str(tmp_path))
     assert status == 2
     assert "has no checkpoint; expected the folder of a run" in message
+    status, message = run_command(capfd, "evaluate", str(tmp_path / "nothing"))
+    assert status == 2
+    assert "nothing: there is no such run or file" in message
+
+
+@pytest.mark.parametrize("changes", [{"new_field": 1}, {"gradient": "new"}])
+def test_a_run_of_another_version_says_so(changes: dict, finished: Path, tmp_path: Path, capfd) -> None:
+    state = last_state(finished)
+    state["config"] |= changes
+    RunDirectory(tmp_path).checkpoints.save(21, state)
+    for command in (["evaluate"], ["train", "digits", *TINY_OPTIONS, "--resume", "--out"]):
+        status, message = run_command(capfd, *command, str(tmp_path))
+        assert status == 2
+        assert f"the run is of another version of bso than this one, {bso.__version__}" in message
+        assert next(iter(changes)) in message
 
 
 def test_two_processes_cannot_train_in_one_directory(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@
 A file is written beside its final place, flushed to the disk and renamed, so that a crash leaves the one before.
 """
 
+import errno
 import hashlib
 import json
 import re
@@ -39,8 +40,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        remedy = "allow it" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else "make room"
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}); make room or choose another --out. What was "
+            f"{path} cannot be written ({error.strerror or error}); {remedy} or choose another --out. What was "
             "written before is intact: go on with --resume."
         ) from error
 

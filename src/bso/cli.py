@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -194,7 +195,7 @@ def _yes_or_no(text: str) -> bool:
 
 def _plan(text: str) -> tuple[int | str, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if any(not part.isdigit() and part != "pool" for part in parts):
+    if any(part != "pool" and not (part.isdigit() and int(part)) for part in parts):
         raise argparse.ArgumentTypeError(f"received {text!r}; expected channels and pools, as 32,64,pool,128")
     return tuple(int(part) if part.isdigit() else part for part in parts)
 
@@ -224,7 +225,16 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
     """Train a recipe; every number of it can be set."""
     given = {key.removeprefix("field_"): value for key, value in vars(options).items() if key.startswith("field_")}
     config = dataclasses.replace(recipe(options.recipe), **given)
-    grid = dict(_grid_line(text) for text in options.sweep)
+    grid: dict[str, list[Any]] = {}
+    for text in options.sweep:
+        name, values = _grid_line(text)
+        if name in grid:
+            raise UserError(f"--sweep: received {name} twice; give all its values at once, as {name}=V1,V2.")
+        grid[name] = values
+    if options.data and config.dataset == "digits":
+        raise UserError(f"--data: received {options.data}; the digits come with bso. For own data: bso train folder.")
+    if options.checkpoint_minutes < 0:
+        raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
     if "LOCAL_RANK" in os.environ and not options.out:
         raise UserError("--out: received none; under torchrun all processes need the same one. Give --out RUN.")
     default_out = need("bso.run").default_out
@@ -232,9 +242,18 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
     # A sweep goes on by itself, so its folder is always the same one.
     out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
     shared = {"data": options.data, "workers": options.workers, "checkpoint_minutes": options.checkpoint_minutes}
-    if grid:
-        return need("bso.sweep").sweep(config, grid, out, **shared)
-    return need("bso.train").train(config, out, resume=options.resume, **shared)
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if grid:
+            return need("bso.sweep").sweep(config, grid, out, **shared)
+        return need("bso.train").train(config, out, resume=options.resume, **shared)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(*_: object) -> NoReturn:
+    """Ends a training on SIGTERM, which torchrun and cluster managers send, as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.SIGTERM)
 
 
 def _grid_line(text: str) -> tuple[str, list[Any]]:
@@ -435,10 +454,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"bso: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         hint = "; what was saved is intact, go on with --resume" if options.run is _train else ""
-        print(f"bso: interrupted{hint}", file=sys.stderr)
-        return 130
+        what, number = ("terminated", signal.SIGTERM) if stop.args else ("interrupted", signal.SIGINT)
+        print(f"bso: {what}{hint}", file=sys.stderr)
+        return 128 + number
     # Under torchrun, the first process speaks for all.
     if os.environ.get("RANK", "0") == "0":
         try:

@@ -14,7 +14,12 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
+from bso.errors import UserError
 from bso.optim import FlipOptimizer
+
+
+class LostProcess(UserError):
+    """Another process has ended, so this one cannot go on."""
 
 
 class World(NamedTuple):
@@ -36,7 +41,11 @@ class World(NamedTuple):
 
 @contextmanager
 def joined_world() -> Iterator[World]:
-    """Joins the processes that torchrun started; without torchrun, a world of one. Within itself, the same one."""
+    """Joins the processes that torchrun started; without torchrun, a world of one. Within itself, the same one.
+
+    Raises:
+        LostProcess: If another process ends while this one waits for it.
+    """
     environ = {name: int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")}
     size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), environ["LOCAL_RANK"]
     cuda = torch.cuda.is_available()
@@ -55,6 +64,14 @@ def joined_world() -> Iterator[World]:
     distributed.init_process_group("nccl" if cuda else "gloo", store=store, rank=world.rank, world_size=size)
     try:
         yield world
+    except RuntimeError as error:
+        # gloo has no error of its own: a plain one begins with the place in its source.
+        if not isinstance(error, distributed.DistError) and "/gloo/" not in str(error):
+            raise
+        raise LostProcess(
+            f"process {world.rank} of {size} has lost another one, whose own message, if any, says why. What was saved "
+            "is intact: unless torchrun starts them again, go on with --resume."
+        ) from error
     finally:
         distributed.destroy_process_group()
 

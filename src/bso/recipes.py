@@ -90,6 +90,11 @@ class Config:
                 raise UserError(f"{name}: received {value}; expected a number, {expected}.")
         if self.momentum_bits not in (8, 32):
             raise UserError(f"momentum_bits: received {self.momentum_bits}; expected 8 or 32.")
+        if self.model == "vgg" and self.weights == "binary" and sum(part != "pool" for part in self.plan) < 2:
+            raise UserError(
+                f"plan: received {written(self.plan)}; expected channels of two layers or more, as 32,pool,64: the "
+                "first is real-valued."
+            )
         for setting in dataclasses.fields(self):
             value, choices = getattr(self, setting.name), choices_of(setting)
             if choices and value not in choices:

@@ -88,10 +88,16 @@ class RunDirectory:
 def saved_config(state: dict[str, Any]) -> Config:
     """The config that a checkpoint was trained with."""
     saved = state["config"]
+    unknown = sorted(saved.keys() - {field.name for field in dataclasses.fields(Config)})
     try:
+        if unknown:
+            raise ValueError(f"unknown fields: {', '.join(unknown)}")
         return Config(**{**saved, "plan": tuple(saved["plan"])})
-    except (KeyError, TypeError) as error:
-        raise UserError(f"the checkpoint is of another version of bso ({error}); go on with that version.") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the run is of another version of bso than this one, {bso.__version__} ({error}); go on with the one that "
+            "its config.json names."
+        ) from error
 
 
 def default_out(name: str, *, resume: bool = False) -> Path:

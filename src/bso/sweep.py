@@ -13,7 +13,7 @@ from typing import Any
 from bso.checkpoint import write_atomically
 from bso.distributed import joined_world
 from bso.errors import UserError
-from bso.recipes import Config
+from bso.recipes import Config, written
 from bso.train import train
 from bso.trainer import Diverged
 
@@ -89,7 +89,7 @@ def table(result: Mapping[str, Any]) -> str:
         if point["test_accuracy"] is not None:
             accuracies = [f"{point[key]:.4f}" for key in ("test_accuracy", "best_test_accuracy")]
             measured = [*accuracies, f"{point['train_seconds'] / 60:.1f}"]
-        rows.append([*(_word(point[name]) for name in result["fields"]), *measured])
+        rows.append([*(written(point[name]) for name in result["fields"]), *measured])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rows.insert(1, ["-" * width for width in widths])
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)

@@ -1,11 +1,11 @@
 """Training runs: a recipe to its end, epoch by epoch, with checkpoints to resume from bit for bit."""
 
 import contextlib
-import dataclasses
 import sys
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bso.convert import Exported, export
 from bso.distributed import World, first_on_machine, joined_world, summed
 from bso.errors import UserError
 from bso.ledger import predict_memory
-from bso.recipes import Config
+from bso.recipes import Config, written
 from bso.run import RunDirectory, saved_config
 from bso.trainer import Trainer, load_data, peak_bytes_of_process, source_state
 
@@ -45,7 +45,7 @@ def train(
         UserError: If the run cannot start or go on; what was saved before is intact.
     """
     run = RunDirectory(out)
-    with joined_world() as world, run.owned() if world.is_first else contextlib.nullcontext():
+    with joined_world() as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting():
         state, notes = None, []
         if resume or world.restarted:
             state, notes = run.checkpoints.load_newest()
@@ -55,7 +55,7 @@ def train(
         for note in notes:
             display.report(f"warning: {note}")
         if state is not None:
-            _check_same(config, saved_config(state))
+            _check_same(out, config, saved_config(state))
             if state["place"][0] >= config.epochs:
                 return _result(run, state["history"], finished_before=True)
             data = data or run.data()
@@ -112,11 +112,28 @@ def free_bytes() -> int | None:
         return None
 
 
-def _check_same(config: Config, saved: Config) -> None:
-    changed = [f.name for f in dataclasses.fields(Config) if getattr(config, f.name) != getattr(saved, f.name)]
+def _check_same(out: Path, config: Config, saved: Config) -> None:
+    pairs = ((f.name.replace("_", "-"), getattr(saved, f.name), getattr(config, f.name)) for f in fields(Config))
+    changed = [f"--{name} {written(before)} (now {written(now)})" for name, before, now in pairs if before != now]
     if changed:
-        pairs = ", ".join(f"{name} {getattr(saved, name)!r} (now {getattr(config, name)!r})" for name in changed)
-        raise UserError(f"--resume: the run was started with {pairs}; give the same again, or choose another --out.")
+        raise UserError(
+            f"{out}: the run there was started with {', '.join(changed)}; give the same again, or choose another --out."
+        )
+
+
+@contextlib.contextmanager
+def _fitting() -> Iterator[None]:
+    """Words a lack of memory for the user."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # On the CPU, torch has no error of its own for this.
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            "training does not fit into memory; lower --batch-size or --width, or set --momentum-bits 8. What was "
+            "saved is intact."
+        ) from error
 
 
 def _run_epochs(trainer: Trainer, run: RunDirectory, display: "_Display", checkpoint_minutes: float) -> None:
@@ -244,6 +261,8 @@ def loaded_run(path: Path, data: str | None = None) -> Iterator[Trainer]:
     Raises:
         UserError: If the run has no checkpoint, or its data is not there.
     """
+    if not path.exists():
+        raise UserError(f"{path}: there is no such run or file; expected the folder of a run, or a model file.")
     with joined_world() as world:
         run = RunDirectory(path)
         state, notes = run.checkpoints.load_newest()
