@@ -89,17 +89,52 @@ def test_a_long_stream_takes_no_more_memory_than_a_short_one() -> None:
 
 
 def test_bench_measures_in_processes_and_leaves_peers_out(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--width", "0.03", "--batch", "2", "--time-steps", "1", "--repetitions", "1", "--threads", "1"]
-    assert cli.main(["bench", "memory", *options, "--methods", "tbso", "spikingjelly-ottt", "--json"]) == 0
+    options = ["--width", "0.03", "--batch", "2", "--time-steps", "2", "--repetitions", "1", "--threads", "1"]
+    options += ["--lengths", "1", "--methods", "tbso", "backward-floor", "spikingjelly-ottt"]
+    assert cli.main(["bench", "memory", *options, "--json"]) == 0
     captured = capsys.readouterr()
     result: dict[str, Any] = json.loads(captured.out)
     assert result["left_out"] == ["spikingjelly-ottt"]
     assert "left out, because --peers is not given" in captured.err
-    (point,) = result["points"]
-    assert (point["method"], point["batch"], point["time_steps"]) == ("tbso", 2, 1)
-    assert point["peak_bytes"] > 0
-    assert point["step_seconds"] > 0
-    assert "tbso" in training.describe(result)
+    cases = [(point["method"], point["batch"], point["time_steps"]) for point in result["points"]]
+    assert cases == [("tbso", 2, 2), ("backward-floor", 2, 2), ("tbso", 2, 1)]
+    for point in result["points"]:
+        assert point["peak_bytes"] > point["program_bytes"] > 0
+        assert point["step_seconds"] > 0
+    ratios = {(r["of"], r["method"], r["against"]): r["ratio"] for r in result["ratios"]}
+    assert ratios.keys() == {("step_seconds", "tbso", "backward-floor"), ("peak_bytes", "tbso", "T = 1")}
+    assert ratios["peak_bytes", "tbso", "T = 1"] == pytest.approx(1, abs=0.1)
+    assert result["state_bytes_per_weight"]["latent with momentum"] == 16
+    text = training.describe(result)
+    assert "times that of backward-floor" in text
+    assert "bytes that stay for each binary weight: tbso 4." in text
+
+
+def test_state_of_a_binary_weight_is_four_bytes_or_one() -> None:
+    state = training._state_per_weight(width=1.0)
+    assert state["tbso"] < 4.3
+    assert state["tbso-8"] < 1.3
+
+
+def test_bench_says_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "free_bytes", lambda: 300_000_000)
+    result = training.bench(["bptt"], [64], [1000, 40], width=0.25, threads=1, repetitions=2, sequences=0)
+    assert [point["time_steps"] for point in result["points"]] == [40, 1000]
+    assert all(point["peak_bytes"] is None for point in result["points"])
+    assert "1000  no room" in training.describe(result)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("--batch", "batch: received 0"), ("--time-steps", "time steps: received 0"), ("--lengths", "time steps: "),
+     ("--threads", "threads: received 0"), ("--repetitions", "repetitions: received 0"), ("--width", "above 0")],
+)  # fmt: skip
+def test_bench_refuses_nonsense_in_our_words(option: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "training", option, "0"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_bench_refuses_unknown_methods_and_peers() -> None:
     with pytest.raises(bso.UserError, match="received magic; expected some of tbso"):
         training.bench(["magic"], [1], [1])
     with pytest.raises(bso.UserError, match="cannot be started"):
