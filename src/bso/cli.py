@@ -96,11 +96,19 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="Measure memory and speed here.", description="Measure here.")
     benches = bench.add_subparsers(metavar="WHAT", required=True)
-    for what in ("memory", "training"):
+    for what, lengths in (("memory", [1, 35, 1000]), ("training", [])):
         update = _command(benches, what, _bench, _bench_text)
         update.set_defaults(what=what)
-        update.add_argument("--batch", type=_whole, nargs="+", default=[32], metavar="N", help="batch sizes (32)")
+        update.add_argument("--batch", type=_whole, nargs="+", default=[32, 128], metavar="N", help="sizes (32 128)")
         update.add_argument("--time-steps", type=_whole, nargs="+", default=[4], metavar="T", help="lengths (4)")
+        update.add_argument(
+            "--lengths",
+            type=_whole,
+            nargs="*",
+            default=lengths,
+            metavar="T",
+            help=f"of T-BSO and BPTT at a batch of 2, against T = 1 ({' '.join(map(str, lengths)) or 'none'})",
+        )
         update.add_argument("--width", type=_real, default=1.0, metavar="X", help="factor on VGG-11's channels (1.0)")
         update.add_argument("--threads", type=_whole, default=2, metavar="N", help="threads of torch (2)")
         update.add_argument("--repetitions", type=_whole, default=5, metavar="N", help="processes a configuration (5)")
@@ -402,6 +410,7 @@ def _bench(options: argparse.Namespace) -> dict[str, Any]:
         options.methods or training.METHODS,
         options.batch,
         options.time_steps,
+        lengths=options.lengths,
         width=options.width,
         threads=options.threads,
         repetitions=options.repetitions,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,14 +15,19 @@ from bso.layers import TracedLayer
 from bso.memory import peak_bytes
 from bso.momentum import BLOCK
 from bso.network import ImageNetwork
-from bso.neuron import LIF, Stateful, map_state
+from bso.neuron import LIF, LIFState, Stateful, map_state
 from bso.trace import Activity
+
+# Copies of the weights that a backward convolution of oneDNN works on, as measured with torch 2.13; more than the one
+# of their gradient in the order of the bits, which is made afterwards.
+_REORDERS = 3
 
 
 def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: int = 32) -> dict[str, int]:
     """Bytes that an online update holds at its peak, by kind of tensor, without running it.
 
-    Scratch space inside kernels is not in it. One sample passes through the network to find shapes.
+    One sample passes through the network to find shapes. Python and torch themselves are not in it, nor freed memory
+    that the allocator keeps (docs/memory.md).
 
     Args:
         net: The network.
@@ -30,9 +36,9 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
         momentum_bits: Of the flip optimizer.
 
     Returns:
-        Weights (with BatchNorm's statistics), momentum, gradients (the largest of a binary layer, twice while it
-        changes its memory order, and the real-valued ones), membrane, trace, workspace (what backward needs beside
-        the state, and the largest that is made on the way), and their total.
+        Weights (with BatchNorm's statistics), momentum, gradients (of the binary layer at which the peak lies, and the
+        real-valued ones), membrane, trace, workspace (what backward needs beside the state, and what is made on the
+        way), and their total.
 
     Example:
         >>> net = bso.models.vgg11(width=0.125)
@@ -43,43 +49,76 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
     real = sum(p.numel() * p.element_size() for p in net.parameters() if not isinstance(p, BinaryParameter))
     buffers = sum(b.numel() * b.element_size() for b in net.buffers())
     momentum = 4 * sum(binary) if momentum_bits == 32 else sum(math.ceil(n / BLOCK) * (BLOCK + 4) for n in binary)
-    entering = _entering(net, sample)
-    states: list[Tensor] = []
-    map_state(states.append, net.initial_state(sample[:1]))
-    rules = [m.gradient for m in net.modules() if isinstance(m, LIF)]
-    traced = any(rule.has_trace for rule in rules)
-    neurons = [s.numel() * s.element_size() * batch for s in (states[::2] if traced else states)]
-    sent = sum(elements * 4 * batch for elements in entering)
-    # Currents, bits and what the synapses keep; at the largest layer normal values or gradients, and the image.
-    kept = sum(neurons) + sum(neurons) // 32 + sent
-    passing = 2 * max(neurons, default=0) + sample[:1].numel() * 4 * batch
+    states: list[int] = []
+    map_state(lambda tensor: states.append(tensor.numel() * tensor.element_size()), net.initial_state(sample[:1]))
+    layers = _layers(net, sample)
+    kept, instants = batch * sample[:1].numel() * 4, [(0, 0)]
+    for layer in layers:
+        # When backward is at the synapse: what came before, what it keeps, both gradients, and its weights: dense,
+        # and in the orders that a convolution works in; their gradient is told apart.
+        kept += batch * layer.kept
+        passing = batch * (layer.entering + layer.leaving)
+        instants.append((kept + passing + (1 + layer.reorders) * layer.weights, layer.weights))
+        # When it is at the neurons, or forward at BatchNorm: the current and the spikes' bits, and as much again.
+        kept += batch * (layer.neurons + layer.neurons // 32)
+        instants.append((kept + batch * layer.neurons, 0))
+    workspace, gradient = max(instants, key=sum)
+    membrane = batch * sum(layer.neurons for layer in layers)
     kinds = {
         "weights": sum(math.ceil(n / 8) for n in binary) + real + buffers,
         "momentum": momentum,
-        "gradients": 8 * max(binary, default=0) + real,
-        "membrane": sum(neurons),
-        "trace": sum(neurons) if traced else 0,
-        "workspace": kept + passing,
+        "gradients": gradient + real,
+        "membrane": membrane,
+        "trace": batch * sum(states) - membrane,
+        "workspace": workspace,
     }
     return {**kinds, "total": sum(kinds.values())}
 
 
-def _entering(net: Stateful, sample: Tensor) -> list[int]:
-    """How many values of a sample each synapse keeps that no neuron holds: pooled traces, or spikes without trace."""
-    found: list[int] = []
+@dataclass
+class _Layer:
+    """Bytes that a synapse and the neurons behind it hold, of one sample but for the weights."""
+
+    entering: int = 0
+    leaving: int = 0
+    kept: int = 0
+    """What the synapse keeps that no neuron holds: a pooled trace, or spikes without trace."""
+    weights: int = 0
+    """One dense copy of the binary weights."""
+    reorders: int = 0
+    """Copies of the weights inside a backward convolution."""
+    neurons: int = 0
+
+
+def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
+    """The layers in the order in which they run."""
+    found: list[_Layer] = []
     held: list[Tensor] = []
 
-    def synapse(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(inputs[0], Activity):
-            kept = inputs[0].spikes if inputs[0].trace is None else inputs[0].trace
-            if all(kept is not trace for trace in held):
-                found.append(kept.numel())
+    def synapse(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        weight = module.weight
+        if not isinstance(inputs[0], Activity) or not isinstance(weight, BinaryParameter):
+            return
+        spikes, trace = inputs[0]
+        sent = spikes if trace is None else trace
+        found.append(
+            _Layer(
+                entering=_bytes(spikes),
+                leaving=_bytes(output),
+                kept=0 if any(sent is trace for trace in held) else _bytes(sent),
+                weights=_bytes(weight),
+                reorders=_REORDERS if weight.dim() == 4 else 0,
+            )
+        )
 
-    def neuron(_module: nn.Module, _inputs: tuple[Any, ...], output: tuple[Activity, Any]) -> None:
+    def neuron(_module: nn.Module, _inputs: tuple[Any, ...], output: tuple[Activity, LIFState]) -> None:
         if output[0].trace is not None:
             held.append(output[0].trace)
+        if not found or found[-1].neurons:
+            found.append(_Layer())
+        found[-1].neurons = _bytes(output[1].membrane)
 
-    handles = [m.register_forward_pre_hook(synapse) for m in net.modules() if isinstance(m, TracedLayer)]
+    handles = [m.register_forward_hook(synapse) for m in net.modules() if isinstance(m, TracedLayer)]
     handles += [m.register_forward_hook(neuron) for m in net.modules() if isinstance(m, LIF)]
     try:
         net.initial_state(sample[:1])
@@ -87,6 +126,10 @@ def _entering(net: Stateful, sample: Tensor) -> list[int]:
         for handle in handles:
             handle.remove()
     return found
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def assert_memory_constant(

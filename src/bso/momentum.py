@@ -3,9 +3,10 @@
     M = scale · sign(q) · (q / 127)²        q = −127 … 127, one scale a block of 256 weights
 
 Plain rounding would lose every step smaller than half a level; rounded at random, each is kept on average, at the
-price of noise. Squaring puts the levels 127 times closer together around zero, where the sign of M and with it every
-flip is decided, and leaves the noise to weights that are far from one. That this matters as 1 − β1 is annealed is what
-we expect, not what we have measured: on digits, evenly spaced levels did as well.
+price of noise. A step of δ between levels g apart adds a variance of δ g, so that over 1 / (1 − β1) updates the noise
+does not shrink with 1 − β1 as the momentum's own does. Squaring puts the levels 127 times closer together around zero,
+where the sign of M and with it every flip is decided, and leaves the noise to weights that are far from one
+(benchmarks/momentum.py).
 """
 
 import math

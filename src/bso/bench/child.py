@@ -7,6 +7,7 @@ VGG is built from the peer's layers. Prints one line of JSON.
 import functools
 import itertools
 import json
+import resource
 import statistics
 import sys
 import time
@@ -127,8 +128,27 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         import bso.bptt
         import bso.models  # noqa: F401
     F.conv2d(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 3, 3))
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of starting up
     idle = _status("VmRSS")
+    # A tiny network first: what it takes is code, not training.
+    _train(make, {**spec, "batch": 2, "time_steps": 1, "sequences": 0, "width": 0.02, "size": 8})
+    program = _status("VmRSS") - idle
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of starting up
+    limit = spec["limit_bytes"]
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + limit, resource.RLIM_INFINITY))
+    try:
+        seconds = _train(make, spec)
+    except (MemoryError, RuntimeError) as error:
+        # torch says "can't allocate memory", the libraries below it say bad_alloc.
+        if isinstance(error, RuntimeError) and "alloc" not in str(error):
+            raise
+        return {"peak_bytes": None, "program_bytes": None, "step_seconds": None}
+    peak = _status("VmHWM") - idle
+    return {"peak_bytes": peak, "program_bytes": program, "step_seconds": statistics.median(seconds[1:] or seconds)}
+
+
+def _train(make: Callable[[dict[str, Any]], Update], spec: dict[str, Any]) -> list[float]:
+    """Seconds of a time step, sequence by sequence."""
     update = make(spec)
     x, y = torch.randn(spec["batch"], 3, spec["size"], spec["size"]), torch.zeros(spec["batch"], dtype=torch.long)
     seconds = []
@@ -136,7 +156,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
         update(x, y, spec["time_steps"])
         seconds.append((time.perf_counter() - started) / spec["time_steps"])
-    return {"peak_bytes": _status("VmHWM") - idle, "step_seconds": statistics.median(seconds[1:] or seconds)}
+    return seconds
 
 
 if __name__ == "__main__":
