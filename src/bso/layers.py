@@ -31,9 +31,9 @@ class _Product(Protocol):
         """The same for one-bit weights, if a kernel serves."""
         ...
 
-    def backward(
-        self, grad: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]
-    ) -> tuple[Tensor | None, Tensor | None]: ...
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor: ...
+
+    def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,20 @@ class _Convolution:
     def count(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
         return convolve(x, bits, shape, self.stride, self.padding, self.dilation, self.groups)
 
-    def backward(
-        self, grad: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        geometry = self.stride, self.padding, self.dilation
-        sparse = weight_gradient(grad, x, weight.shape, *geometry, self.groups) if needed[1] else None
-        wanted = needed[0], needed[1] and sparse is None, False
-        grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
-            grad, x, weight, None, *geometry, False, (0, 0), self.groups, wanted
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return self._gradients(grad, x, weight, (True, False, False))[0]
+
+    def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
+        gradient = weight_gradient(grad, x, shape, self.stride, self.padding, self.dilation, self.groups)
+        if gradient is None:
+            shaped = grad.new_empty(()).expand(shape)  # only its shape is read
+            gradient = row_major(self._gradients(grad, x, shaped, (False, True, False))[1])
+        return gradient
+
+    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> Any:
+        return torch.ops.aten.convolution_backward(
+            grad, x, weight, None, self.stride, self.padding, self.dilation, False, (0, 0), self.groups, wanted
         )
-        return grad_x, row_major(grad_weight) if wanted[1] else sparse
 
 
 class _MatrixProduct:
@@ -72,11 +76,11 @@ class _MatrixProduct:
         currents = convolve(x[..., None, None], bits, torch.Size((*shape, *one)), one, (0, 0), one, 1)
         return None if currents is None else currents.flatten(1)
 
-    def backward(
-        self, grad: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-        return (grad @ weight if needed[0] else None, rows.T @ inputs if needed[1] else None)
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return grad @ weight
+
+    def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
+        return grad.reshape(-1, shape[0]).T @ x.reshape(-1, shape[1])
 
 
 class _Synapse(torch.autograd.Function):
@@ -102,12 +106,12 @@ class _Synapse(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         presynaptic, weight, bits = ctx.saved_tensors
-        needed = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
-        dtype = ctx.backward_dtype or weight.dtype
-        found = ctx.product.backward(
-            grad_outputs[0].to(dtype), presynaptic.to(dtype), _dense(weight, bits, dtype), needed
-        )
-        grad_spikes, grad_weight = (None if grad is None else grad.to(weight.dtype) for grad in found)
+        dtype, grad_spikes, grad_weight = ctx.backward_dtype or weight.dtype, None, None
+        grad, presynaptic = grad_outputs[0].to(dtype), presynaptic.to(dtype)
+        if ctx.needs_input_grad[0]:  # first, so that dense weights and their gradient are never there together
+            grad_spikes = ctx.product.input_gradient(grad, presynaptic, _dense(weight, bits, dtype)).to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            grad_weight = ctx.product.weight_gradient(grad, presynaptic, weight.shape).to(weight.dtype)
         return grad_spikes, None, grad_weight, None, None, None
 
 
