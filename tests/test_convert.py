@@ -1,5 +1,6 @@
 """From a trained network to a deployed one: what is refused, what is reported, and that it stays the same network."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import nn
 
 import bso
 from bso.artifact import Lif, Synapse, read
+from bso.convert import compare
 from bso.data.dataset import ArrayDataset
 from bso.data.events import EVENT_SCALE
 
@@ -178,3 +180,41 @@ def test_events_have_frames_of_their_own(tmp_path: Path) -> None:
     assert engine.time_steps == 3
     assert engine.artifact.input.kind == "event"
     assert engine.predict(np.swapaxes(samples, 0, 1)).shape == (8,)
+
+
+def test_currents_without_a_norm_are_not_cut(tmp_path: Path) -> None:
+    net = bso.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    with torch.no_grad():
+        net[0].weight.fill_(30.0)  # pyright: ignore
+        net[1].weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, -1.0, 0.5]]))  # pyright: ignore
+    x = torch.tensor([[1.0, 1.0, 1.0], [-2.0, -1.0, -2.0]])
+    exported = bso.export(net.eval(), tmp_path / "m.bso", input_shape=(3,), time_steps=1)
+    found = bso.load(exported.path).outputs(x.numpy()) * exported.module.artifact.output_scale
+    np.testing.assert_allclose(found, bso.predict(net, x, 1).numpy(), rtol=1e-3)
+
+
+def test_currents_beyond_16_bits_are_reported(tmp_path: Path) -> None:
+    data = bso.data.digits("test")
+    net = bso.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+    trained(net, torch.randn(64, 1, 8, 8))
+    shares = []
+    for factor in (1.0, 1e-4):
+        net[2].running_var.mul_(factor)  # pyright: ignore
+        changes = bso.export(net, tmp_path / "m.bso", data=data, time_steps=1, samples=32).changes
+        assert changes is not None
+        shares.append(changes.currents_cut["3"])
+    assert shares[0] == 0 < shares[1]
+
+
+def test_neurons_that_are_used_twice_are_compared_in_both_places(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    lif = bso.LIF()
+    net = bso.Sequential(nn.Flatten(), nn.Linear(64, 12), lif, bso.BinaryLinear(12, 12), lif, nn.Linear(12, 10)).eval()
+    data = bso.data.digits("test")
+    changes = bso.export(net, tmp_path / "m.bso", data=data, time_steps=2, samples=64).changes
+    assert changes is not None
+    assert set(changes.spikes) == {"2", "4"}
+    assert max(changes.spikes.values()) < 0.02
+    made = read(tmp_path / "m.bso")
+    other = [replace(layer, threshold=1) if isinstance(layer, Lif) else layer for layer in made.layers]
+    assert min(compare(net, replace(made, layers=tuple(other)), data, 64).spikes.values()) > 0.1

@@ -334,6 +334,10 @@ def _export_text(result: dict[str, Any]) -> str:
             f"{result['accuracy_before']:.4f} before, {result['accuracy_after']:.4f} after; at most {worst:.3%} of the "
             "spikes of a layer changed"
         )
+        cut = {name: share for name, share in result["currents_cut"].items() if share}
+        if cut:
+            worst = max(cut, key=lambda name: cut[name])
+            lines.append(f"  warning: {cut[worst]:.3%} of the currents that enter {worst} are cut to 16 bits")
     if "ram_bytes" in result:
         lines.append(f"  {result['flash_bytes']:,} bytes of constants, {result['ram_bytes']:,} bytes of memory")
     return "\n".join(lines)
