@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from bso import artifact as deployed
 from bso.artifact import LARGEST, Artifact, InputSpec, Kind, Layer
+from bso.atomic import check_writable
 from bso.bits import BinaryParameter, signs
 from bso.data.dataset import Dataset
 from bso.data.dataset import Kind as DataKind
@@ -512,6 +514,7 @@ def export(
         >>> bso.load(exported.path).predict(np.zeros((2, 1, 8, 8), np.float32)).shape
         (2,)
     """
+    check_writable(Path(path))
     if data is not None:
         measures = data.scale, data.mean, data.std
         highest = 255 / data.scale if data.kind == "event" else 1.0
