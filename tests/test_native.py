@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,9 @@ from bso.artifact import (
     Scale,
     Synapse,
     Value,
+    encode,
 )
-from bso.engine import native
+from bso.engine import native, plain
 from bso.engine.native import Native, libraries
 from bso.engine.plain import Plain
 from bso.errors import UserError
@@ -253,6 +255,47 @@ class TestFastest:
             Native(NETWORKS["groups"], 1, "sse9")  # pyright: ignore[reportArgumentType]
         with pytest.raises(UserError, match="threads"):
             Native(NETWORKS["groups"], 0)
+
+
+def few_rows(seed):
+    """Windows that reach far beyond the only row of the input."""
+    net = Builder(seed, (1, 1, 2000))
+    first = net.lif(net.synapse(0, 64, 1, padding=0, weights="int16", shift=14, multiplier=2**9))
+    return net.head(net.average_pool(net.lif(net.synapse(first, 8, kernel=(15, 1), padding=(7, 0))), 1, 1))
+
+
+def many_steps(seed):
+    """Counts whose bits are a small part of the lists that are made of them."""
+    net = Builder(seed, (1, 32, 32))
+    spikes = net.lif(net.synapse(0, 64, weights="int16", shift=14, multiplier=2**9))
+    counts = net.average_pool(spikes, 8, 1)
+    return net.head(net.lif(net.synapse(counts, 8, kernel=25, padding=0)))
+
+
+@pytest.mark.skipif(not libraries(), reason="no kernel was built")
+@pytest.mark.parametrize("network", [few_rows(1), many_steps(2), *NETWORKS.values()])
+def test_the_workspace_is_not_larger_than_the_values_of_the_network(network):
+    layout = native.plan(network, False, 16)
+    step = sum(value.size * (4 if value.kind == "fixed" else value.high.bit_length()) for value in network.values)
+    allowed = 2**22 + 4 * step + 64 * len(encode(network))
+    assert layout.values_bytes + layout.scratch_bytes <= allowed
+    frames = inputs(network, 2, 1)
+    assert_same(results(Native(network, 1), frames, 2), results(Plain(network), frames, 2))
+
+
+def test_the_plain_path_unfolds_a_part_of_a_row_at_a_time(monkeypatch):
+    net = Builder(1, (1, 2, 2000))
+    network = net.head(net.synapse(0, 1, kernel=(2, 1000), padding=0), classes=1, weights="bits")
+    frames = inputs(network, 1, 1)
+    expected = Plain(network).run(frames, 1, None)
+    monkeypatch.setattr(plain, "_BLOCK_BYTES", 2**20)
+    runner = Plain(network)
+    tracemalloc.start()
+    found = runner.run(frames, 1, None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22  # all windows of the row: 16 MB
+    assert np.array_equal(found, expected)
 
 
 COMPILER = shutil.which("gcc")
