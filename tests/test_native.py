@@ -328,7 +328,14 @@ def test_plain_c_for_small_devices(tmp_path, word_bits):
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs gcc")
-@pytest.mark.parametrize("flags", [("-march=native",), ("-DBSO_PORTABLE",)], ids=["native", "portable"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(("-march=native",), id="native"),
+        pytest.param(("-march=x86-64-v3",), marks=LIBRARIES[1].marks, id="avx2"),
+        pytest.param(("-DBSO_PORTABLE",), id="portable"),
+    ],
+)
 def test_never_reads_or_writes_beyond_its_arrays(tmp_path, flags):
     assert COMPILER
     runtime = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()

@@ -312,7 +312,7 @@ def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, w
         op.row_capacity = taps * part + 1
         parts["lists"] = 2 * taps * taken.channels
         parts["ends"] = 4 * (taken.channels + _SLACK)
-        parts["rows"] = 8 * op.row_capacity
+        parts["rows"] = 6 * op.row_capacity
     offset = 0
     for name, size in parts.items():
         setattr(op, name, offset)
