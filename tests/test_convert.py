@@ -218,3 +218,31 @@ def test_neurons_that_are_used_twice_are_compared_in_both_places(tmp_path: Path)
     made = read(tmp_path / "m.bso")
     other = [replace(layer, threshold=1) if isinstance(layer, Lif) else layer for layer in made.layers]
     assert min(compare(net, replace(made, layers=tuple(other)), data, 64).spikes.values()) > 0.1
+
+
+def test_the_integers_of_a_small_network_by_hand(tmp_path: Path) -> None:
+    net = bso.Sequential(
+        nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), bso.LIF(leak=0.7, threshold=0.6), nn.AvgPool2d((1, 2)),
+        bso.BinaryConv2d(2, 3, (2, 1)), bso.BatchNorm2d(3), bso.LIF(), nn.Flatten(), nn.Linear(6, 2),
+    )  # fmt: skip
+    with torch.no_grad():
+        for norm, mean, var, gamma, beta in ((net[1], 0.5, 4.0, 3.0, 0.1), (net[5], -1.0, 2.25, 0.6, -0.3)):
+            norm.eps = 0.0  # pyright: ignore
+            for name, value in (("running_mean", mean), ("running_var", var), ("weight", gamma), ("bias", beta)):
+                getattr(norm, name).fill_(value)
+        net[0].weight.copy_(torch.tensor([0.5, -0.25]).view(2, 1, 1, 1))  # pyright: ignore
+        net[0].bias.copy_(torch.tensor([0.2, -0.4]))  # pyright: ignore
+    made = read(bso.export(net, tmp_path / "m.bso", input_shape=(1, 2, 4)).path)
+    one = 2**20
+    assert made.fraction_bits == 20
+    lifs = [layer for layer in made.layers if isinstance(layer, Lif)]
+    assert [(x.leak, x.threshold) for x in lifs] == [(round(0.7 * 2**16), round(0.6 * one)), (2**15, one)]
+    first, second, _ = (layer for layer in made.layers if isinstance(layer, Synapse))
+    # Slope 3 / √4 = 1.5, shift 0.1 − 0.5 · 1.5 = −0.65.
+    assert first.offset.tolist() == [round((0.2 * 1.5 - 0.65) * one), round((-0.4 * 1.5 - 0.65) * one)]
+    slopes = first.weight[0] * (first.multiplier / 2.0**first.shift) * 2.0**made.input.fraction_bits / one
+    np.testing.assert_allclose(slopes, [0.5 * 1.5, -0.25 * 1.5], rtol=2**-14)
+    # Slope 0.6 / √2.25 = 0.4, half of it for a sum over two; shift −0.3 + 0.4.
+    assert (second.multiplier.tolist(), second.offset.tolist()) == ([round(0.2 * one)] * 3, [round(0.1 * one)] * 3)
+    signs = bso.signs(net[4].weight).view(3, 2, 2).permute(2, 1, 0).reshape(4, 3)  # pyright: ignore
+    assert np.unpackbits(second.weight, axis=1, count=3, bitorder="little").tolist() == (signs > 0).int().tolist()

@@ -257,6 +257,20 @@ class TestFastest:
             Native(NETWORKS["groups"], 0)
 
 
+@pytest.mark.parametrize(
+    ("multiplier", "shift", "offset", "wide"),
+    [
+        (65537, 2, 0, False),  # 32767 · 65537 + 2 is the last below 2^31
+        (65538, 2, 0, True),
+        (65537, 2, 2**30 - (32767 * 65537 + 2) // 4 - 1, False),
+        (65537, 2, 2**30 - (32767 * 65537 + 2) // 4, True),
+    ],
+)
+def test_products_are_wide_where_32_bits_do_not_hold_them(multiplier, shift, offset, wide):
+    numbers = np.array([multiplier], np.int32), np.array([offset], np.int32)
+    assert native.weights(Scale("s", (0,), shift, *numbers), Value("counts", (1, 1, 1), 0, 32767)).wide == wide
+
+
 def few_rows(seed):
     """Windows that reach far beyond the only row of the input."""
     net = Builder(seed, (1, 1, 2000))
