@@ -159,6 +159,13 @@ def spiking_output(seed):
     return Artifact("random", tuple("abcdefg"), 3, 12, net.input, tuple(net.layers), 1.0)
 
 
+def averaged(seed):
+    """Averages of fixed values whose windows reach over all borders, padding counted."""
+    net = Builder(seed, (2, 5, 6))
+    stream = net.synapse(0, 9, weights="int16", shift=14, multiplier=2**9)
+    return net.head(net.lif(net.average_pool(stream, 3, 1, 1), threshold=2**11))
+
+
 NETWORKS = {
     **{f"channels {a} to {b}": chain(1, (a, b)) for a, b in itertools.pairwise((1, 3, 24, 65, 130, 300, 530, 8))},
     "groups": chain(2, (36, 60), groups=4),
@@ -174,6 +181,7 @@ NETWORKS = {
     "residual": residual(12),
     "joined": joined(13),
     "spiking output": spiking_output(14),
+    "averaged": averaged(15),
 }
 
 
@@ -214,6 +222,23 @@ def test_equals_the_plain_path(network, library, still):
     spikes = expected[1 + len(artifact.lifs) :]
     assert all(0.01 < s.mean() < 0.99 for s in spikes), [s.mean() for s in spikes]
     assert_same(results(Native(artifact, 1, library), frames, 10), expected)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_channel_that_fires_counts_in_every_plane(library):
+    for channels in range(1, 70):
+        numbers = np.ones(channels, np.int32), np.zeros(channels, np.int32)
+        weight, pairs = np.ones((channels, 1), np.uint8), ((1, 1), (1, 1), (0, 0), (1, 1))
+        layers = (
+            Scale("in", (0,), 0, *numbers),
+            Lif("spikes", (1,), 0, 1),
+            Add("two", (2, 2)),
+            Add("three", (3, 2)),
+            Synapse("sum", (4,), 1, *pairs, 1, "bits", 0, 0, weight, numbers[0][:1], numbers[1][:1]),
+        )
+        spec = Builder(0, (channels, 1, 1)).input
+        runner = Native(Artifact("own", ("a",), 1, 12, spec, layers, 1.0), 1, library)
+        assert runner.run(np.ones((1, 1, 1, 1, channels), np.int16), 1, None).tolist() == [[3 * channels]]
 
 
 @pytest.mark.skipif(not libraries(), reason="no kernel was built")
