@@ -111,6 +111,15 @@ def test_a_channel_that_never_varied_stays_as_it_is(tmp_path: Path) -> None:
             bso.BinaryLinear(64, 3),
         ),
         (bso.Concat(nn.AvgPool2d(2), nn.MaxPool2d(2)), nn.Flatten(), nn.Linear(32, 3)),
+        (
+            nn.Conv2d(1, 1, 1),
+            bso.LIF(),
+            bso.Concat(nn.AvgPool2d(2), nn.AvgPool2d((4, 2), 2, (1, 0))),
+            nn.Flatten(),
+            nn.Linear(32, 3),
+        ),
+        (nn.Conv2d(1, 1, 1), bso.LIF(), nn.AvgPool2d(2, 2, 1, False, False), nn.Flatten(), nn.Linear(25, 3)),
+        (nn.Conv2d(1, 2, 1), bso.BinaryConv2d(2, 2, 3), nn.Flatten(), nn.Linear(72, 3)),
     ],
 )
 def test_flattening_may_stand_anywhere_before_a_linear_layer(body: tuple[nn.Module, ...], tmp_path: Path) -> None:
