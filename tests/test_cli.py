@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 import re
 import subprocess
@@ -156,6 +157,57 @@ def test_run_and_model_are_evaluated_alike(finished_run: Path, capsys) -> None:
         assert cli.main(["evaluate", str(path), "--json"]) == 0
         accuracies.append(json.loads(capsys.readouterr().out)["test_accuracy"])
     assert abs(accuracies[0] - accuracies[1]) < 0.01
+
+
+def test_a_model_file_finds_the_data_of_its_run(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("BSO_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for split, label in itertools.product(("train", "test"), ("bright", "dark")):
+        (tmp_path / "data" / split / label).mkdir(parents=True)
+        for number in range(4):
+            pixels = rng.integers(0, 100, (8, 8, 3)) + (150 if label == "bright" else 0)
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "data" / split / label / f"{number}.png")
+    run, options = tmp_path / "run", ["--epochs", "1", "--plan", "8,8", "--image-size", "8", "--batch-size", "4"]
+    assert cli.main(["train", "folder", "--data", str(tmp_path / "data"), *options, "--out", str(run)]) == 0
+    capsys.readouterr()
+    for path in (run, run / "model.bso"):
+        assert cli.main(["evaluate", str(path), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["samples"] == 8
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["export", "RUN", "--out", "OUT/model.bso"],
+        ["export", "digits", "--format", "c", "--out", "FILE/c"],
+        ["report", "RUN", "--out", "OUT/report.html"],
+        ["data", "RUN", "--plot", "OUT/sheet.png"],
+        ["reproduce", "regret", "--results", "FILE/results"],
+        ["reproduce", "document", "--out", "OUT/page.md"],
+        ["demo", "--out", "FILE"],
+        ["export", "RUN", "--out", "RUN"],
+    ],
+)
+def test_a_place_where_one_cannot_write_is_refused_before_the_work(
+    command, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(cli, "need", lambda name: pytest.fail(f"{name} was called"))
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "FILE").touch()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command) == 2
+    assert "hoose another place" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["FILE", "RUN"]
+
+
+def test_the_share_of_a_class_is_of_the_frames_that_were_given(tmp_path: Path, capsys) -> None:
+    frames = np.repeat(bso.data.digits("test").samples[None, :1], 8, axis=0)
+    np.save(tmp_path / "frames.npy", frames)
+    assert cli.main(["predict", "digits", str(tmp_path / "frames.npy"), "--json"]) == 0
+    engine = bso.load(bso.digits_model())
+    logits = engine.outputs(frames)[0] * engine.artifact.output_scale / 8
+    share = json.loads(capsys.readouterr().out)["predictions"][0]["share"]
+    assert share == pytest.approx(np.exp(logits.max()) / np.exp(logits).sum())
 
 
 def test_predict_reads_pictures_arrays_and_folders(tmp_path: Path, capsys) -> None:

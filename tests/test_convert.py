@@ -1,5 +1,6 @@
 """From a trained network to a deployed one: what is refused, what is reported, and that it stays the same network."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import nn
 
 import bso
 from bso.artifact import Lif, Synapse, read
+from bso.convert import compare
 from bso.data.dataset import ArrayDataset
 from bso.data.events import EVENT_SCALE
 
@@ -109,6 +111,15 @@ def test_a_channel_that_never_varied_stays_as_it_is(tmp_path: Path) -> None:
             bso.BinaryLinear(64, 3),
         ),
         (bso.Concat(nn.AvgPool2d(2), nn.MaxPool2d(2)), nn.Flatten(), nn.Linear(32, 3)),
+        (
+            nn.Conv2d(1, 1, 1),
+            bso.LIF(),
+            bso.Concat(nn.AvgPool2d(2), nn.AvgPool2d((4, 2), 2, (1, 0))),
+            nn.Flatten(),
+            nn.Linear(32, 3),
+        ),
+        (nn.Conv2d(1, 1, 1), bso.LIF(), nn.AvgPool2d(2, 2, 1, False, False), nn.Flatten(), nn.Linear(25, 3)),
+        (nn.Conv2d(1, 2, 1), bso.BinaryConv2d(2, 2, 3), nn.Flatten(), nn.Linear(72, 3)),
     ],
 )
 def test_flattening_may_stand_anywhere_before_a_linear_layer(body: tuple[nn.Module, ...], tmp_path: Path) -> None:
@@ -178,3 +189,69 @@ def test_events_have_frames_of_their_own(tmp_path: Path) -> None:
     assert engine.time_steps == 3
     assert engine.artifact.input.kind == "event"
     assert engine.predict(np.swapaxes(samples, 0, 1)).shape == (8,)
+
+
+def test_currents_without_a_norm_are_not_cut(tmp_path: Path) -> None:
+    net = bso.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    with torch.no_grad():
+        net[0].weight.fill_(30.0)  # pyright: ignore
+        net[1].weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, -1.0, 0.5]]))  # pyright: ignore
+    x = torch.tensor([[1.0, 1.0, 1.0], [-2.0, -1.0, -2.0]])
+    exported = bso.export(net.eval(), tmp_path / "m.bso", input_shape=(3,), time_steps=1)
+    found = bso.load(exported.path).outputs(x.numpy()) * exported.module.artifact.output_scale
+    np.testing.assert_allclose(found, bso.predict(net, x, 1).numpy(), rtol=1e-3)
+
+
+def test_currents_beyond_16_bits_are_reported(tmp_path: Path) -> None:
+    data = bso.data.digits("test")
+    net = bso.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+    trained(net, torch.randn(64, 1, 8, 8))
+    shares = []
+    for factor in (1.0, 1e-4):
+        net[2].running_var.mul_(factor)  # pyright: ignore
+        changes = bso.export(net, tmp_path / "m.bso", data=data, time_steps=1, samples=32).changes
+        assert changes is not None
+        shares.append(changes.currents_cut["3"])
+    assert shares[0] == 0 < shares[1]
+
+
+def test_neurons_that_are_used_twice_are_compared_in_both_places(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    lif = bso.LIF()
+    net = bso.Sequential(nn.Flatten(), nn.Linear(64, 12), lif, bso.BinaryLinear(12, 12), lif, nn.Linear(12, 10)).eval()
+    data = bso.data.digits("test")
+    changes = bso.export(net, tmp_path / "m.bso", data=data, time_steps=2, samples=64).changes
+    assert changes is not None
+    assert set(changes.spikes) == {"2", "4"}
+    assert max(changes.spikes.values()) < 0.02
+    made = read(tmp_path / "m.bso")
+    other = [replace(layer, threshold=1) if isinstance(layer, Lif) else layer for layer in made.layers]
+    assert min(compare(net, replace(made, layers=tuple(other)), data, 64).spikes.values()) > 0.1
+
+
+def test_the_integers_of_a_small_network_by_hand(tmp_path: Path) -> None:
+    net = bso.Sequential(
+        nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), bso.LIF(leak=0.7, threshold=0.6), nn.AvgPool2d((1, 2)),
+        bso.BinaryConv2d(2, 3, (2, 1)), bso.BatchNorm2d(3), bso.LIF(), nn.Flatten(), nn.Linear(6, 2),
+    )  # fmt: skip
+    with torch.no_grad():
+        for norm, mean, var, gamma, beta in ((net[1], 0.5, 4.0, 3.0, 0.1), (net[5], -1.0, 2.25, 0.6, -0.3)):
+            norm.eps = 0.0  # pyright: ignore
+            for name, value in (("running_mean", mean), ("running_var", var), ("weight", gamma), ("bias", beta)):
+                getattr(norm, name).fill_(value)
+        net[0].weight.copy_(torch.tensor([0.5, -0.25]).view(2, 1, 1, 1))  # pyright: ignore
+        net[0].bias.copy_(torch.tensor([0.2, -0.4]))  # pyright: ignore
+    made = read(bso.export(net, tmp_path / "m.bso", input_shape=(1, 2, 4)).path)
+    one = 2**20
+    assert made.fraction_bits == 20
+    lifs = [layer for layer in made.layers if isinstance(layer, Lif)]
+    assert [(x.leak, x.threshold) for x in lifs] == [(round(0.7 * 2**16), round(0.6 * one)), (2**15, one)]
+    first, second, _ = (layer for layer in made.layers if isinstance(layer, Synapse))
+    # Slope 3 / √4 = 1.5, shift 0.1 − 0.5 · 1.5 = −0.65.
+    assert first.offset.tolist() == [round((0.2 * 1.5 - 0.65) * one), round((-0.4 * 1.5 - 0.65) * one)]
+    slopes = first.weight[0] * (first.multiplier / 2.0**first.shift) * 2.0**made.input.fraction_bits / one
+    np.testing.assert_allclose(slopes, [0.5 * 1.5, -0.25 * 1.5], rtol=2**-14)
+    # Slope 0.6 / √2.25 = 0.4, half of it for a sum over two; shift −0.3 + 0.4.
+    assert (second.multiplier.tolist(), second.offset.tolist()) == ([round(0.2 * one)] * 3, [round(0.1 * one)] * 3)
+    signs = bso.signs(net[4].weight).view(3, 2, 2).permute(2, 1, 0).reshape(4, 3)  # pyright: ignore
+    assert np.unpackbits(second.weight, axis=1, count=3, bitorder="little").tolist() == (signs > 0).int().tolist()

@@ -52,6 +52,13 @@ def test_membranes_and_currents_saturate() -> None:
     assert run(made(scale("in", 0, [2**30]), time_steps=1), [[[[-9]]]]) == [[-(2**30)]]
 
 
+@pytest.mark.parametrize("kernel", ["numpy", "auto"])
+def test_a_sum_of_two_currents_saturates(kernel) -> None:
+    network = made(scale("a", 0, [2**30]), scale("b", 0, [2**30]), Add("sum", (1, 2)), time_steps=1)
+    outputs = Engine(network, kernel).outputs(np.array([[[[9]]], [[[-9]]]], np.int16))
+    assert outputs.tolist() == [[2**30], [-(2**30)]]
+
+
 @pytest.mark.parametrize(("x", "expected"), [(5, 3), (-5, -2), (6, 3), (7, 4), (-7, -3), (-6, -3)])
 def test_a_shift_rounds_halves_up(x: int, expected: int) -> None:
     assert run(made(scale("in", 0, shift=1), time_steps=1), [[[[x]]]]) == [[expected]]

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,9 @@ from bso.artifact import (
     Scale,
     Synapse,
     Value,
+    encode,
 )
-from bso.engine import native
+from bso.engine import native, plain
 from bso.engine.native import Native, libraries
 from bso.engine.plain import Plain
 from bso.errors import UserError
@@ -157,6 +159,13 @@ def spiking_output(seed):
     return Artifact("random", tuple("abcdefg"), 3, 12, net.input, tuple(net.layers), 1.0)
 
 
+def averaged(seed):
+    """Averages of fixed values whose windows reach over all borders, padding counted."""
+    net = Builder(seed, (2, 5, 6))
+    stream = net.synapse(0, 9, weights="int16", shift=14, multiplier=2**9)
+    return net.head(net.lif(net.average_pool(stream, 3, 1, 1), threshold=2**11))
+
+
 NETWORKS = {
     **{f"channels {a} to {b}": chain(1, (a, b)) for a, b in itertools.pairwise((1, 3, 24, 65, 130, 300, 530, 8))},
     "groups": chain(2, (36, 60), groups=4),
@@ -172,6 +181,7 @@ NETWORKS = {
     "residual": residual(12),
     "joined": joined(13),
     "spiking output": spiking_output(14),
+    "averaged": averaged(15),
 }
 
 
@@ -212,6 +222,23 @@ def test_equals_the_plain_path(network, library, still):
     spikes = expected[1 + len(artifact.lifs) :]
     assert all(0.01 < s.mean() < 0.99 for s in spikes), [s.mean() for s in spikes]
     assert_same(results(Native(artifact, 1, library), frames, 10), expected)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_channel_that_fires_counts_in_every_plane(library):
+    for channels in range(1, 70):
+        numbers = np.ones(channels, np.int32), np.zeros(channels, np.int32)
+        weight, pairs = np.ones((channels, 1), np.uint8), ((1, 1), (1, 1), (0, 0), (1, 1))
+        layers = (
+            Scale("in", (0,), 0, *numbers),
+            Lif("spikes", (1,), 0, 1),
+            Add("two", (2, 2)),
+            Add("three", (3, 2)),
+            Synapse("sum", (4,), 1, *pairs, 1, "bits", 0, 0, weight, numbers[0][:1], numbers[1][:1]),
+        )
+        spec = Builder(0, (channels, 1, 1)).input
+        runner = Native(Artifact("own", ("a",), 1, 12, spec, layers, 1.0), 1, library)
+        assert runner.run(np.ones((1, 1, 1, 1, channels), np.int16), 1, None).tolist() == [[3 * channels]]
 
 
 @pytest.mark.skipif(not libraries(), reason="no kernel was built")
@@ -255,6 +282,61 @@ class TestFastest:
             Native(NETWORKS["groups"], 0)
 
 
+@pytest.mark.parametrize(
+    ("multiplier", "shift", "offset", "wide"),
+    [
+        (65537, 2, 0, False),  # 32767 · 65537 + 2 is the last below 2^31
+        (65538, 2, 0, True),
+        (65537, 2, 2**30 - (32767 * 65537 + 2) // 4 - 1, False),
+        (65537, 2, 2**30 - (32767 * 65537 + 2) // 4, True),
+    ],
+)
+def test_products_are_wide_where_32_bits_do_not_hold_them(multiplier, shift, offset, wide):
+    numbers = np.array([multiplier], np.int32), np.array([offset], np.int32)
+    assert native.weights(Scale("s", (0,), shift, *numbers), Value("counts", (1, 1, 1), 0, 32767)).wide == wide
+
+
+def few_rows(seed):
+    """Windows that reach far beyond the only row of the input."""
+    net = Builder(seed, (1, 1, 2000))
+    first = net.lif(net.synapse(0, 64, 1, padding=0, weights="int16", shift=14, multiplier=2**9))
+    return net.head(net.average_pool(net.lif(net.synapse(first, 8, kernel=(15, 1), padding=(7, 0))), 1, 1))
+
+
+def many_steps(seed):
+    """Counts whose bits are a small part of the lists that are made of them."""
+    net = Builder(seed, (1, 32, 32))
+    spikes = net.lif(net.synapse(0, 64, weights="int16", shift=14, multiplier=2**9))
+    counts = net.average_pool(spikes, 8, 1)
+    return net.head(net.lif(net.synapse(counts, 8, kernel=25, padding=0)))
+
+
+@pytest.mark.skipif(not libraries(), reason="no kernel was built")
+@pytest.mark.parametrize("network", [few_rows(1), many_steps(2), *NETWORKS.values()])
+def test_the_workspace_is_not_larger_than_the_values_of_the_network(network):
+    layout = native.plan(network, False, 16)
+    step = sum(value.size * (4 if value.kind == "fixed" else value.high.bit_length()) for value in network.values)
+    allowed = 2**22 + 4 * step + 64 * len(encode(network))
+    assert layout.values_bytes + layout.scratch_bytes <= allowed
+    frames = inputs(network, 2, 1)
+    assert_same(results(Native(network, 1), frames, 2), results(Plain(network), frames, 2))
+
+
+def test_the_plain_path_unfolds_a_part_of_a_row_at_a_time(monkeypatch):
+    net = Builder(1, (1, 2, 2000))
+    network = net.head(net.synapse(0, 1, kernel=(2, 1000), padding=0), classes=1, weights="bits")
+    frames = inputs(network, 1, 1)
+    expected = Plain(network).run(frames, 1, None)
+    monkeypatch.setattr(plain, "_BLOCK_BYTES", 2**20)
+    runner = Plain(network)
+    tracemalloc.start()
+    found = runner.run(frames, 1, None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22  # all windows of the row: 16 MB
+    assert np.array_equal(found, expected)
+
+
 COMPILER = shutil.which("gcc")
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shared")
 
@@ -285,7 +367,14 @@ def test_plain_c_for_small_devices(tmp_path, word_bits):
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs gcc")
-@pytest.mark.parametrize("flags", [("-march=native",), ("-DBSO_PORTABLE",)], ids=["native", "portable"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(("-march=native",), id="native"),
+        pytest.param(("-march=x86-64-v3",), marks=LIBRARIES[1].marks, id="avx2"),
+        pytest.param(("-DBSO_PORTABLE",), id="portable"),
+    ],
+)
 def test_never_reads_or_writes_beyond_its_arrays(tmp_path, flags):
     assert COMPILER
     runtime = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import bso
+from bso.atomic import check_writable
 from bso.errors import UserError
 from bso.extras import need
-from bso.recipes import RECIPES, Config, choices_of, recipe, written
+from bso.recipes import RECIPES, Config, choices_of, data_of_run, recipe, written
 
 _OPTION = re.compile(r"^--\w+")
 
@@ -158,6 +159,8 @@ def _add_fields(train: argparse.ArgumentParser, shown: Config | None) -> None:
 
 def _data(options: argparse.Namespace) -> dict[str, Any]:
     """Says what data is in a folder: kind, classes, counts, shape, mean and deviation."""
+    if options.plot:
+        check_writable(Path(options.plot))
     return need("bso.data.description").describe(options.root, options.plot)
 
 
@@ -291,7 +294,8 @@ def _train_text(result: dict[str, Any]) -> str:
 def _evaluate(options: argparse.Namespace) -> dict[str, Any]:
     """Test accuracy of a trained run, or of a model file."""
     if _is_model(options.path):
-        return need("bso.files").evaluate_model(_model(options.path), options.data)
+        data = options.data or data_of_run(Path(options.path).parent)
+        return need("bso.files").evaluate_model(_model(options.path), data)
     return need("bso.train").evaluate_run(Path(options.path), options.data)
 
 
@@ -317,12 +321,16 @@ def _export(options: argparse.Namespace) -> dict[str, Any]:
     path = Path(options.path)
     if options.format == "c":
         out = Path(options.out or (path / "c" if path.is_dir() else f"{path.with_suffix('')}-c"))
+        check_writable(out / "model.c", making_folders=True)
         engine = _model(options.path)
         samples = need("bso.files").held_out_samples(engine, options.data, 4) if options.data else None
         return need("bso.c99").export_c(engine.artifact, out, samples)
     if _is_model(options.path):
         raise UserError(f"{path}: received a file; expected a run directory (or, for a model file, --format c).")
-    return need("bso.train").export_run(path, Path(options.out or path / "model.bso"), options.data)
+    out = Path(options.out or path / "model.bso")
+    if options.out or path.is_dir():
+        check_writable(out)
+    return need("bso.train").export_run(path, out, options.data)
 
 
 def _export_text(result: dict[str, Any]) -> str:
@@ -334,6 +342,10 @@ def _export_text(result: dict[str, Any]) -> str:
             f"{result['accuracy_before']:.4f} before, {result['accuracy_after']:.4f} after; at most {worst:.3%} of the "
             "spikes of a layer changed"
         )
+        cut = {name: share for name, share in result["currents_cut"].items() if share}
+        if cut:
+            worst = max(cut, key=lambda name: cut[name])
+            lines.append(f"  warning: {cut[worst]:.3%} of the currents that enter {worst} are cut to 16 bits")
     if "ram_bytes" in result:
         lines.append(f"  {result['flash_bytes']:,} bytes of constants, {result['ram_bytes']:,} bytes of memory")
     return "\n".join(lines)
@@ -374,6 +386,8 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     """One HTML page of one or more runs: curves, flips, firing rates, memory, confusions, commands."""
     runs = [Path(run) for run in options.runs]
     out = Path(options.out or (runs[0] / "report.html" if len(runs) == 1 else "report.html"))
+    if options.out or out.parent.is_dir():
+        check_writable(out)
     return need("bso.report").write_report(runs, out, options.data)
 
 
@@ -384,7 +398,12 @@ def _reproduce(options: argparse.Namespace) -> dict[str, Any]:
     growth of regret beside the claimed one; ablation: what drives the result. At scale `small` each is done within
     an hour on two CPU cores.
     """
-    reproduce, results = need("bso.reproduce"), Path(options.results)
+    results = Path(options.results)
+    if options.name == "document":
+        check_writable(Path(options.out))
+    else:
+        check_writable(results / f"{options.name}.json", making_folders=True)
+    reproduce = need("bso.reproduce")
     if options.name == "document":
         return reproduce.document(results, Path(options.out), Path(options.benchmarks) if options.benchmarks else None)
     runs = Path(options.runs)
@@ -425,7 +444,9 @@ def _bench_text(result: dict[str, Any]) -> str:
 
 def _demo(options: argparse.Namespace) -> dict[str, Any]:
     """Train T-BSO on the bundled digits, in half a minute; export, check the export, report."""
-    return need("bso.demo").run_demo(options.seed, Path(options.out))
+    out = Path(options.out)
+    check_writable(out / "model.bso", making_folders=True)
+    return need("bso.demo").run_demo(options.seed, out)
 
 
 def _describe_demo(result: dict[str, Any]) -> str:

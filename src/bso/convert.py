@@ -6,10 +6,14 @@ multiplication. What is rounded: BatchNorm's numbers to F bits after the point, 
 what enters those.
 """
 
+import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +22,7 @@ from torch import Tensor, nn
 
 from bso import artifact as deployed
 from bso.artifact import LARGEST, Artifact, InputSpec, Kind, Layer
+from bso.atomic import check_writable
 from bso.bits import BinaryParameter, signs
 from bso.data.dataset import Dataset
 from bso.data.dataset import Kind as DataKind
@@ -25,14 +30,14 @@ from bso.data.loader import Loader
 from bso.deployed import Deployed
 from bso.engine import Engine
 from bso.errors import UserError
-from bso.evaluation import predict, watching_spikes
+from bso.evaluation import predict
 from bso.layers import TracedConv2d, TracedLayer, TracedLinear
 from bso.network import Concat, Residual, Sequential
 from bso.neuron import LIF, evaluating
 
 _FRACTION_BITS = 20
 _HEADROOM_BITS = 4
-# An input without known bounds is taken to stay below 8, a current to stay within so many deviations.
+# An input without known bounds is taken to stay below 8, a current behind BatchNorm to stay within so many deviations.
 _UNKNOWN_INPUT, _DEVIATIONS = 8.0, 8.0
 _PASSING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -50,9 +55,16 @@ class _Value:
     high: int
     """The largest integer."""
     mean: float = 0.0
-    variance: float = 1.0
+    variance: float = 0.0
     """Of a current: how far it may stray, to choose the range of 16-bit copies."""
     flat: bool = False
+
+    @property
+    def reach(self) -> float:
+        """The largest real magnitude that is expected."""
+        if self.kind != "fixed":
+            return self.high * self.unit
+        return min(self.mean + _DEVIATIONS * math.sqrt(self.variance), LARGEST * self.unit)
 
 
 @dataclass
@@ -67,8 +79,15 @@ class _Pending:
     geometry: dict[str, Any]
     scale: np.ndarray
     shift: np.ndarray
-    mean: float = 0.0
-    variance: float = 16.0
+    spread: tuple[float, float] | None = None
+    """Mean and variance that a BatchNorm gives it."""
+
+    def strays(self) -> tuple[float, float]:
+        """Mean and variance, the mean being a bound where no BatchNorm tells."""
+        if self.spread is not None:
+            return self.spread
+        sums = 1.0 if self.weight is None else np.abs(self.weight).sum((1, 2, 3))
+        return float((np.abs(self.scale) * sums * self.source.reach + np.abs(self.shift)).max()), 0.0
 
 
 class _Walk:
@@ -114,7 +133,7 @@ class _Walk:
         value = self._settled(x)
         return self._to_fixed(value, "output") if value.kind == "input" else value
 
-    def _emit(self, layer: Layer, unit: float, mean: float = 0.0, variance: float = 1.0) -> _Value:
+    def _emit(self, layer: Layer, unit: float, mean: float = 0.0, variance: float = 0.0) -> _Value:
         value = layer.output([self.values[i] for i in layer.inputs])
         self.layers.append(layer)
         self.values.append(value)
@@ -137,7 +156,7 @@ class _Walk:
             layer = self._binary(x, gain, offset)
         else:
             return self._real(x, offset)
-        return self._emit(layer, self._unit, x.mean, x.variance)
+        return self._emit(layer, self._unit, *x.strays())
 
     def _binary(self, x: _Pending, gain: np.ndarray, offset: np.ndarray) -> Layer:
         assert x.weight is not None
@@ -156,7 +175,7 @@ class _Walk:
         fine = np.minimum(32767 / np.maximum(flat.max(1), 1e-30), room / np.maximum(flat.sum(1), 1e-30))
         scaled = x.weight * fine[:, None, None, None]
         gain = x.scale * x.source.unit * 2.0 ** self._input_shift(x.source) / self._unit / fine
-        high = self._emit(self._int16(x, np.rint(scaled), gain, offset), self._unit, x.mean, x.variance)
+        high = self._emit(self._int16(x, np.rint(scaled), gain, offset), self._unit, *x.strays())
         if x.source.kind in ("spikes", "counts") or (fine * flat.max(1)).min() >= 2**14:
             return high
         # Where sums leave the weights fewer than 14 bits, what was rounded off becomes a second synapse.
@@ -165,7 +184,7 @@ class _Walk:
             replace(x, name=f"{x.name}.rest"), np.rint((scaled - np.rint(scaled)) * more), gain / more, offset * 0
         )
         low = self._emit(rest, self._unit)
-        return self._emit(deployed.Add(f"{x.name}.sum", (high.index, low.index)), self._unit, x.mean, x.variance)
+        return self._emit(deployed.Add(f"{x.name}.sum", (high.index, low.index)), self._unit, *x.strays())
 
     def _int16(self, x: _Pending, weight: np.ndarray, gain: np.ndarray, offset: np.ndarray) -> Layer:
         multiplier, shift = _multipliers(gain)
@@ -184,8 +203,7 @@ class _Walk:
         """By how much a current is shifted so that 16 bits hold it."""
         if source.kind != "fixed":
             return 0
-        reach = source.mean + _DEVIATIONS * math.sqrt(source.variance)
-        return max(0, self.fraction_bits + math.ceil(math.log2(max(reach, 2**-8))) - 15)
+        return max(0, self.fraction_bits + math.ceil(math.log2(max(source.reach, 2**-8))) - 15)
 
     def _to_fixed(self, value: _Value, name: str) -> _Value:
         if value.kind == "fixed":
@@ -229,8 +247,8 @@ class _Walk:
             if x.flat and x.shape[1:] != (1, 1):
                 raise _unsupported(norm, name, "behind a Flatten; put it before")
             x = _Pending(name, x, None, False, {}, np.ones(x.shape[0]), np.zeros(x.shape[0]))
-        spread = {"mean": float(beta.abs().max()), "variance": float(gamma.square().max())}
-        return replace(x, scale=x.scale * scale, shift=x.shift * scale + shift, **spread)
+        spread = float(beta.abs().max()), float(gamma.square().max())
+        return replace(x, scale=x.scale * scale, shift=x.shift * scale + shift, spread=spread)
 
     def _neurons(self, lif: LIF, x: _Value | _Pending, name: str) -> _Value:
         value = self._to_fixed(self._settled(x), f"{name}.current")
@@ -291,7 +309,7 @@ class _Walk:
             return self._emit(pool, value.unit / (pool.kernel[0] * pool.kernel[1]))
         # Windows at the border divide by another number, so the division cannot wait.
         fixed = self._to_fixed(value, f"{name}.input")
-        return self._emit(replace(pool, inputs=(fixed.index,)), fixed.unit)
+        return self._emit(replace(pool, inputs=(fixed.index,)), fixed.unit, fixed.mean, fixed.variance)
 
 
 def _unsupported(layer: nn.Module, name: str, how: str = "") -> UserError:
@@ -447,6 +465,8 @@ class Changes(NamedTuple):
     samples: int
     spikes: dict[str, float]
     """Share of the neurons and time steps whose spike changed, by layer."""
+    currents_cut: dict[str, float]
+    """Share of the currents that were larger than the 16 bits that a synapse takes, by synapse that takes currents."""
     predictions: int
     """Samples whose class changed."""
     accuracy_before: float
@@ -494,6 +514,7 @@ def export(
         >>> bso.load(exported.path).predict(np.zeros((2, 1, 8, 8), np.float32)).shape
         (2,)
     """
+    check_writable(Path(path))
     if data is not None:
         measures = data.scale, data.mean, data.std
         highest = 255 / data.scale if data.kind == "event" else 1.0
@@ -526,32 +547,67 @@ def _decoding(data: Dataset) -> dict[str, Any]:
     return {key: settings[key] for key in ("margin", "sensor", "presence", "turned") if settings.get(key) is not None}
 
 
+@contextmanager
+def _watching(net: nn.Module, names: Collection[str], watch: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Calls `watch(name, input, output)` after each of these layers; a module that is used twice has two names."""
+    uses: dict[nn.Module, list[str]] = {}
+    for name, module in net.named_modules(remove_duplicate=False):  # in the order in which they are computed
+        if name in names:
+            uses.setdefault(module, []).append(name)
+
+    def hook(of: list[str]) -> Callable[[nn.Module, Any, Any], None]:
+        turns = itertools.cycle(of)
+        return lambda _module, inputs, output: watch(next(turns), inputs[0], output)
+
+    handles = [module.register_forward_hook(hook(of)) for module, of in uses.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 @torch.no_grad()
 def compare(net: nn.Module, made: Artifact, data: Dataset, samples: int) -> Changes:
     """What the conversion changed on the first samples of a data set."""
     engine, device = Engine(made), next(net.parameters()).device
     names = [made.layers[i].name for i in made.lifs]
+    synapses = [layer for layer in made.layers if isinstance(layer, deployed.Synapse)]
+    limits = {
+        layer.name: 32767 * 2.0 ** (layer.input_shift - made.fraction_bits)
+        for layer in synapses
+        if made.values[layer.inputs[0]].kind == "fixed"
+    }
     changed, fired, chances = (dict.fromkeys(names, 0) for _ in range(3))
+    spikes: dict[str, list[Tensor]] = {}
+    cut, currents = Counter[str](), Counter[str]()
+
+    def watch(name: str, entering: Any, leaving: Any) -> None:
+        if name in changed:
+            spikes.setdefault(name, []).append(leaving[0].spikes)
+        elif name in limits:
+            cut[name] += int((entering.abs() > limits[name]).sum())
+            currents[name] += entering.numel()
+
     count = moved = right_before = right_after = 0
-    with evaluating(net):
+    with evaluating(net), _watching(net, {*names, *(layer.name for layer in synapses)}, watch):
         for inputs, labels in Loader(data, 32).ordered():
             if count >= samples:
                 break
-            spikes: dict[str, list[Tensor]] = {name: [] for name in changed}
-            with watching_spikes(net, lambda name, now, spikes=spikes: spikes[name].append(now)):
-                still = None if data.kind == "event" else made.time_steps
-                before = predict(net, inputs.to(device), still).argmax(1).cpu().numpy()
+            spikes.clear()
+            still = None if data.kind == "event" else made.time_steps
+            before = predict(net, inputs.to(device), still).argmax(1).cpu().numpy()
             record: dict[str, np.ndarray] = {}
             after = engine.outputs(inputs.numpy(), record).argmax(1)
             for name, theirs in record.items():
                 fired[name] += int(theirs.sum())
                 chances[name] += theirs.size
-                if len(spikes[name]) == len(theirs):  # a layer that is used twice has one name for both
-                    ours = torch.stack(spikes[name]).cpu().numpy().reshape(theirs.shape)
-                    changed[name] += int((ours != theirs).sum())
+                ours = torch.stack(spikes[name]).cpu().numpy().reshape(theirs.shape)
+                changed[name] += int((ours != theirs).sum())
             count += len(labels)
             moved += int((before != after).sum())
             right_before += int((before == labels.numpy()).sum())
             right_after += int((after == labels.numpy()).sum())
     shares, rates = ({name: part[name] / chances[name] for name in names} for part in (changed, fired))
-    return Changes(count, shares, moved, right_before / count, right_after / count, rates)
+    beyond = {name: cut[name] / number for name, number in currents.items()}
+    return Changes(count, shares, beyond, moved, right_before / count, right_after / count, rates)

@@ -72,13 +72,15 @@ def predict_files(engine: Engine, paths: list[Path]) -> list[dict[str, Any]]:
     predictions = []
     for path in found:
         x = read_input(path, engine.artifact.input, engine.time_steps)
-        event = engine.artifact.input.kind == "event"
+        if engine.artifact.input.kind == "event" and x.ndim == 4:
+            x = x[:, None]
         try:
-            outputs = engine.outputs(x[:, None] if event and x.ndim == 4 else x)
+            outputs, frames = engine.outputs(x), len(engine.integers(x))
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
+        time_steps = engine.time_steps if frames == 1 else frames
         for number, row in enumerate(outputs):
-            logits = row * engine.artifact.output_scale / engine.time_steps
+            logits = row * engine.artifact.output_scale / time_steps
             shares = np.exp(logits - logits.max())
             best = int(row.argmax())
             several = f"[{number}]" if len(outputs) > 1 else ""

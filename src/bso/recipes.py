@@ -6,9 +6,11 @@ published code instead. `-small` versions finish on two CPU cores.
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from bso.errors import UserError
@@ -109,6 +111,14 @@ _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
     "seed": (0, 2**63 - 1),
 }
+
+
+def data_of_run(run: Path) -> str | None:
+    """The folder of data that a run was started with, if its config.json can tell."""
+    try:
+        return json.loads((run / "config.json").read_text())["data"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:

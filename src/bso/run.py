@@ -17,7 +17,7 @@ import torch
 import bso
 from bso.checkpoint import Checkpoints, write_atomically, writing
 from bso.errors import UserError
-from bso.recipes import Config
+from bso.recipes import Config, data_of_run
 
 
 class RunDirectory:
@@ -74,10 +74,7 @@ class RunDirectory:
 
     def data(self) -> str | None:
         """The folder of data that the run was started with, if config.json can tell."""
-        try:
-            return json.loads((self.path / "config.json").read_text())["data"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return data_of_run(self.path)
 
     def write_history(self, history: list[dict[str, Any]]) -> None:
         """Writes metrics.jsonl."""

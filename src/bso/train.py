@@ -300,6 +300,7 @@ def export_run(path: Path, out: Path, data: str | None = None) -> dict[str, Any]
         "bytes": exported.bytes,
         "samples": changes.samples,
         "spikes_changed": changes.spikes,
+        "currents_cut": changes.currents_cut,
         "predictions_changed": changes.predictions,
         "accuracy_before": changes.accuracy_before,
         "accuracy_after": changes.accuracy_after,

@@ -25,7 +25,8 @@ static inline VECTOR COUNT_JOIN(load, COUNT_BYTES)(const uint8_t *at)
 #define ROW(n) COUNT_JOIN(load, COUNT_BYTES)(tap + row[n])
 
 /* sum += a + b, and what is carried to the next higher bit. Where a ternary instruction gives any function of three, the
-   carry is taken from a, b and the new sum: then no register needs a copy. */
+   carry is taken from a, b and the new sum: then no register needs a copy. Elsewhere it is taken without b, which is then
+   read only once, from memory. */
 #if COUNT_BYTES == 64 && defined(__AVX512F__)
 #define TERNARY(a, b, c, table) (VECTOR) _mm512_ternarylogic_epi64((__m512i)(a), (__m512i)(b), (__m512i)(c), table)
 #elif COUNT_BYTES == 32 && defined(__AVX512VL__)
@@ -45,7 +46,7 @@ static inline VECTOR COUNT_JOIN(load, COUNT_BYTES)(const uint8_t *at)
     do {                                                \
         const VECTOR one_ = (a), two_ = (b);            \
         const VECTOR odd_ = one_ ^ two_;                \
-        (carry) = (one_ & two_) | (odd_ & (sum));       \
+        (carry) = (~odd_ & one_) | (odd_ & (sum));      \
         (sum) ^= odd_;                                  \
     } while (0)
 #endif

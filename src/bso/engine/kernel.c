@@ -252,6 +252,17 @@ static void pack(const uint8_t *spikes, int32_t first, int32_t channels, bso_wor
     }
 }
 
+#if defined(BSO_VECTORS) && defined(__AVX2__) && !defined(__AVX512F__)
+/* Which bits of a byte are set, the lowest first, a byte each. */
+#define BIT(byte, n, above) ((above) << 8 * ((byte) >> (n) & 1) | (uint64_t)(n) * ((byte) >> (n) & 1))
+#define BITS(byte)                                                                                       \
+    BIT(byte, 0, BIT(byte, 1, BIT(byte, 2, BIT(byte, 3, BIT(byte, 4, BIT(byte, 5, BIT(byte, 6, BIT(byte, 7, 0))))))))
+#define BITS_4(byte) BITS(byte), BITS(byte + 1), BITS(byte + 2), BITS(byte + 3)
+#define BITS_16(byte) BITS_4(byte), BITS_4(byte + 4), BITS_4(byte + 8), BITS_4(byte + 12)
+#define BITS_64(byte) BITS_16(byte), BITS_16(byte + 16), BITS_16(byte + 32), BITS_16(byte + 48)
+static const uint64_t bits_of_byte[256] = {BITS_64(0), BITS_64(64), BITS_64(128), BITS_64(192)};
+#endif
+
 /* Appends (first + n) · row for every bit n that is set; writes up to 15 beyond. */
 static inline uint32_t *list_bits(bso_word bits, uint32_t first, uint32_t row, uint32_t *out)
 {
@@ -259,11 +270,23 @@ static inline uint32_t *list_bits(bso_word bits, uint32_t first, uint32_t row, u
     const __m512i counting = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i by = _mm512_set1_epi32((int)row), further = _mm512_set1_epi32((int)(16 * row));
     __m512i offsets = _mm512_mullo_epi32(_mm512_add_epi32(counting, _mm512_set1_epi32((int)first)), by);
-    for (; bits; bits >>= 16) {
+    int k;
+    for (k = 0; k < BSO_WORD_BITS; k += 16, bits >>= 16) { /* all bits: a number that the processor can foresee */
         const __mmask16 set = (__mmask16)bits;
         _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(set, offsets));
         offsets = _mm512_add_epi32(offsets, further);
         out += __builtin_popcount(set);
+    }
+#elif defined(BSO_VECTORS) && defined(__AVX2__)
+    const __m256i by = _mm256_set1_epi32((int)row), further = _mm256_set1_epi32((int)(8 * row));
+    __m256i begin = _mm256_set1_epi32((int)(first * row));
+    int k;
+    for (k = 0; k < BSO_WORD_BITS; k += 8, bits >>= 8) {
+        const __m128i set = _mm_loadl_epi64((const __m128i *)(const void *)(bits_of_byte + (bits & 255)));
+        const __m256i offsets = _mm256_mullo_epi32(_mm256_cvtepu8_epi32(set), by);
+        _mm256_storeu_si256((__m256i *)(void *)out, _mm256_add_epi32(offsets, begin));
+        begin = _mm256_add_epi32(begin, further);
+        out += __builtin_popcount((unsigned)(bits & 255));
     }
 #elif defined(__GNUC__)
     while (bits) {
@@ -611,7 +634,7 @@ static void run_count(const bso_span *span, const bso_op *op, int32_t steps, int
 
 /* sums[o] = Σ values[n] · weight[rows[n]][o], for an even number of rows; writes up to 15 beyond. Sums may wrap around on
    the way, not at the end. */
-static void multiply(const uint8_t *weight, const uint32_t *rows, const int32_t *values, uint32_t number,
+static void multiply(const uint8_t *weight, const uint32_t *rows, const int16_t *values, uint32_t number,
                      int32_t channels, int32_t *sums)
 {
     int32_t c;
@@ -624,7 +647,9 @@ static void multiply(const uint8_t *weight, const uint32_t *rows, const int32_t 
         for (n = 0; n < number; n += 2) {
             const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(block + rows[n]));
             const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(block + rows[n + 1]));
-            const __m256i pair = _mm256_set1_epi32((int)((uint32_t)values[n + 1] << 16 | ((uint32_t)values[n] & 65535u)));
+            int32_t two;
+            memcpy(&two, values + n, sizeof two);
+            const __m256i pair = _mm256_set1_epi32(two);
             low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), pair));
             high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), pair));
         }
@@ -648,7 +673,7 @@ static void dense_pixel(const bso_span *span, const bso_op *op, int32_t step, in
     const int32_t part = in->channels / op->groups, made = out->channels / op->groups;
     const int32_t taps = op->kernel[0] * op->kernel[1];
     uint32_t *const rows = (uint32_t *)(void *)(span->scratch + op->rows);
-    int32_t *const numbers = (int32_t *)(void *)(rows + op->row_capacity);
+    int16_t *const numbers = (int16_t *)(void *)(rows + op->row_capacity);
     int32_t *const pixel = (int32_t *)(void *)(span->scratch + op->ends);
     int16_t *const window = (int16_t *)(void *)(span->scratch + op->lists);
     int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);

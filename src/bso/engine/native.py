@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -170,7 +170,15 @@ def plan(
     sizes[0] = 0
     for i in fused:
         sizes[i + 1] = 0
-    chunk = max(1, min(time_steps, _MAX_CHUNK, _CHUNK_BYTES // max(1, sum(sizes))))
+    lists = max(
+        (
+            _lists_of_a_step(tables[layer.inputs[0]], layer.kernel[0], layer.dilation[0], layer.groups).bytes
+            for layer in artifact.layers
+            if isinstance(layer, Synapse) and counts(layer, artifact.values[layer.inputs[0]])
+        ),
+        default=0,
+    )
+    chunk = max(1, min(time_steps, _MAX_CHUNK, _CHUNK_BYTES // max(1, sum(sizes) + lists)))
     for table, size, same in zip(tables, sizes, unchanging, strict=True):
         table.step = 0 if same else size
     # When each value is written and last read; one that all chunks share, and the output, are never overwritten.
@@ -261,6 +269,28 @@ def _place(tables: Sequence[ValueTable], sizes: Sequence[int], lives: Sequence[t
     return max(stop for _, stop, _ in placed)
 
 
+class _Lists(NamedTuple):
+    """The lists of channels that fire, of the rows of the input that one row of windows covers."""
+
+    rows: int
+    capacity: int
+    """Channels of one row of the input, and what vectors write beyond."""
+    ends: int
+
+    @property
+    def bytes(self) -> int:
+        return 4 * self.rows * (self.capacity + self.ends)
+
+
+def _lists_of_a_step(taken: ValueTable, kernel: int, dilation: int, groups: int) -> _Lists:
+    across = taken.width * taken.planes
+    return _Lists(
+        min(dilation * (kernel - 1) + 1, taken.height),
+        across * taken.channels + taken.channels // groups + _SLACK,
+        across * groups + 1 + taken.planes,
+    )
+
+
 def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, word_bits: int, forgetful: bool) -> int:
     """Gives the parts of an op's scratch their places, and returns the bytes of all."""
     taps, part = op.kernel[0] * op.kernel[1], taken.channels // op.groups
@@ -268,20 +298,21 @@ def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, w
     if op.neurons >= 0:
         parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.width * made.channels * forgetful}
     if op.op == _COUNT:
-        rows = chunk * min(op.dilation[0] * (op.kernel[0] - 1) + 1, taken.height)
-        lists = taken.width * taken.planes * op.groups + 1
-        op.list_capacity = taken.width * taken.planes * taken.channels + part + _SLACK
-        op.row_capacity = op.kernel[0] * taken.width * taken.planes * taken.channels + part + _SLACK
-        parts["lists"] = 4 * rows * op.list_capacity
-        parts["ends"] = 4 * rows * (lists + taken.planes)
+        lists = _lists_of_a_step(taken, op.kernel[0], op.dilation[0], op.groups)
+        op.list_capacity = lists.capacity
+        # No more rows of a window than the input has lie in it.
+        within = min(op.kernel[0], taken.height)
+        op.row_capacity = within * taken.width * taken.planes * taken.channels + part + _SLACK
+        parts["lists"] = 4 * chunk * lists.rows * lists.capacity
+        parts["ends"] = 4 * chunk * lists.rows * lists.ends
         parts["rows"] = 4 * op.row_capacity
-        parts["row_ends"] = 4 * lists
+        parts["row_ends"] = 4 * (lists.ends - taken.planes)
         parts["rest"] = 4 * (op.kernel[1] + 1) * _SLACK
     elif op.op == _DENSE:
         op.row_capacity = taps * part + 1
         parts["lists"] = 2 * taps * taken.channels
         parts["ends"] = 4 * (taken.channels + _SLACK)
-        parts["rows"] = 8 * op.row_capacity
+        parts["rows"] = 6 * op.row_capacity
     offset = 0
     for name, size in parts.items():
         setattr(op, name, offset)

@@ -4,6 +4,7 @@ Arrays are channels-last, `[B, H, W, C]`. Sums of a synapse are computed by floa
 here: in single precision below 2^24, in double precision below 2^31.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -131,15 +132,16 @@ def _multiply(layer: Synapse, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     windows = windows[:, :: layer.stride[0], :: layer.stride[1], :, :: layer.dilation[0], :: layer.dilation[1]]
     batch, rows, columns, channels = windows.shape[:4]
     result = np.empty((batch, rows, columns, layer.out), np.int32)
-    # Unfolded windows are as many times larger as there are taps, so a few rows at a time.
-    count = max(1, _BLOCK_BYTES // max(1, columns * matrix.size // (groups * matrix.shape[2]) * groups * x.itemsize))
-    for image in range(batch):
-        for top in range(0, rows, count):
-            part = windows[image, top : top + count]  # [rows, columns, C, taps down, taps across]
-            unfolded = part.reshape(*part.shape[:2], groups, channels // groups, *layer.kernel)
-            unfolded = unfolded.transpose(2, 0, 1, 4, 5, 3).reshape(groups, -1, matrix.shape[1])
-            sums = (unfolded @ matrix).astype(np.int64).transpose(1, 0, 2).reshape(*part.shape[:2], layer.out)
-            result[image, top : top + count] = _scaled(sums, layer)
+    # Unfolded windows are as many times larger as there are taps, so a few rows at a time, or parts of one.
+    fitting = max(1, _BLOCK_BYTES // (groups * matrix.shape[1] * x.itemsize))
+    down, across = max(1, fitting // columns), min(columns, fitting)
+    for image, top, left in itertools.product(range(batch), range(0, rows, down), range(0, columns, across)):
+        block = image, slice(top, top + down), slice(left, left + across)
+        part = windows[block]  # [rows, columns, C, taps down, taps across]
+        unfolded = part.reshape(*part.shape[:2], groups, channels // groups, *layer.kernel)
+        unfolded = unfolded.transpose(2, 0, 1, 4, 5, 3).reshape(groups, -1, matrix.shape[1])
+        sums = (unfolded @ matrix).astype(np.int64).transpose(1, 0, 2).reshape(*part.shape[:2], layer.out)
+        result[block] = _scaled(sums, layer)
     return result
 
 
