@@ -1,11 +1,13 @@
-"""What a computation holds at its peak, counted tensor by tensor.
+"""What a computation holds at its peak, counted tensor by tensor; and memory that is free given back.
 
 Every storage that an operation makes is counted from its birth to its death, on any device. The count is
 exact and repeatable; scratch space inside a kernel is not seen.
 """
 
+import ctypes
 import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -51,3 +53,18 @@ def peak_bytes(compute: Callable[[], object]) -> int:
     with _Ledger() as ledger:
         compute()
     return ledger.peak
+
+
+def give_back_free_memory() -> None:
+    """Hands the pages that malloc keeps between tensors back to the system, where the C library can (glibc)."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    try:
+        return getattr(ctypes.CDLL(None), "malloc_trim", None)
+    except (OSError, TypeError):  # no such thing as the program's own symbols
+        return None
