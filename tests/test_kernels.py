@@ -54,14 +54,25 @@ def test_counts_are_convolutions(library: str, name: str, pooled: bool, monkeypa
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_share_the_images(threads: int) -> None:
+@pytest.mark.parametrize("openmp", [True, False])
+def test_threads_share_the_work(threads: int, openmp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not openmp:
+        monkeypatch.setattr(kernels, "_openmp", lambda: None)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        arguments = case("usual", pooled=False)
-        made = kernels.convolve(*arguments[:3], **arguments[3])
-        assert made is not None
-        assert torch.equal(made, expected(*arguments))
+        for pooled in (False, True):
+            arguments = case("usual", pooled=pooled)
+            made = kernels.convolve(*arguments[:3], **arguments[3])
+            assert made is not None
+            assert torch.equal(made, expected(*arguments))
+        gradient = torch.randn(70, 3, 3, 40).permute(0, 3, 1, 2)
+        assert torch.equal(kernels.row_major(gradient), gradient)
+        x = torch.randn(7, 16, 4, 6, generator=torch.Generator().manual_seed(0))
+        several = neuron_step(x, bso.surrogate.Sigmoid(), pooled=True)
+        torch.set_num_threads(1)
+        for one, other in zip(neuron_step(x, bso.surrogate.Sigmoid(), pooled=True), several, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
     finally:
         torch.set_num_threads(before)
 

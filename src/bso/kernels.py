@@ -7,8 +7,8 @@ Neurons: all of a time step while an image is in the cache, rounded as torch rou
 """
 
 import ctypes
-from functools import cache
-from typing import Any
+from enum import IntEnum
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -39,6 +39,51 @@ _threads = cache(Threads)
 _layout = cache(SynapseLayout)
 
 
+class _Function(IntEnum):
+    """As work.c numbers them."""
+
+    ROWS, CURRENTS, GRADIENT, REORDER, FIRE, THROUGH_NEURONS, THROUGH_NORM = range(7)
+
+
+class _Task(ctypes.Structure):
+    """`bso_task` of train.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("function", "threads", "refused")),
+        *((name, ctypes.c_void_p) for name in ("rank", "size")),
+        ("arguments", ctypes.c_void_p * 9),
+    ]
+
+
+@cache
+def _openmp() -> ctypes.CDLL | None:
+    """The OpenMP library that torch has loaded, if it is one of GNU's kind."""
+    try:
+        program = ctypes.CDLL(None)
+    except (OSError, TypeError):  # no such thing as the program's own symbols
+        return None
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    return program if all(hasattr(program, name) for name in names) else None
+
+
+def _run(
+    library: ctypes.CDLL, function: _Function, *arguments: Tensor | ctypes.Structure | ctypes.Array | None
+) -> bool:
+    """Runs a function of the kernel on as many threads as torch takes; returns whether it served."""
+    task = _Task(function, torch.get_num_threads())
+    for place, argument in enumerate(arguments):
+        found = argument.data_ptr() if isinstance(argument, Tensor) else argument and ctypes.addressof(argument)
+        task.arguments[place] = found
+    openmp = _openmp()
+    if task.threads == 1 or openmp is None:
+        _threads(task.threads).run(partial(library.bso_work_as, ctypes.byref(task)))
+    else:
+        for name, of in (("rank", openmp.omp_get_thread_num), ("size", openmp.omp_get_num_threads)):
+            setattr(task, name, ctypes.cast(of, ctypes.c_void_p))
+        openmp.GOMP_parallel(library.bso_work, ctypes.byref(task), task.threads, 0)
+    return not task.refused
+
+
 def _library(x: Tensor) -> ctypes.CDLL | None:
     """The fastest kernel, if one serves."""
     if x.device.type != "cpu" or x.dtype != torch.float32 or not x.numel():
@@ -59,20 +104,14 @@ def convolve(
     x = _channels_last(x.detach())
     layout = _layout(tuple(x.shape[1:]), tuple(shape), stride, padding, dilation, groups)
     rows = torch.zeros(layout.weight_bytes, dtype=torch.uint8)
-    library.bso_rows(_at(bits), outs, ins, height * width, groups, layout.op.row, _at(rows))
+    _run(library, _Function.ROWS, bits, (ctypes.c_int32 * 5)(outs, ins, height * width, groups, layout.op.row), rows)
     op = OpTable.from_buffer_copy(layout.op)
     op.weight = rows.data_ptr()
     currents = torch.empty((len(x), *layout.made), memory_format=torch.channels_last)
-    threads = _threads(torch.get_num_threads())
-    workspace = torch.empty(threads.number, layout.workspace_bytes, dtype=torch.uint8)
-
-    def run(rank: int) -> int:
-        return library.bso_currents(
-            ctypes.byref(op), layout.values, _at(x), _at(currents), len(x), _at(workspace[rank]),
-            ctypes.c_size_t(layout.values_bytes), rank, threads.number,
-        )  # fmt: skip
-
-    return None if any(threads.run(run)) else currents
+    sizes = (ctypes.c_int64 * 3)(len(x), layout.values_bytes, layout.workspace_bytes)
+    workspace = torch.empty(torch.get_num_threads(), layout.workspace_bytes, dtype=torch.uint8)
+    served = _run(library, _Function.CURRENTS, op, layout.values, x, currents, sizes, workspace)
+    return currents if served else None
 
 
 class _ConvolutionTable(ctypes.Structure):
@@ -94,8 +133,6 @@ def weight_gradient(
     batch, height, width, _ = x.shape
     together = min(batch, -(-_PIXELS // (height * width)))
     table = _ConvolutionTable(together, height, width, ins, outs, down, across)
-    threads = _threads(torch.get_num_threads())
-    parts = [16 * (ins // 16 * rank // threads.number) for rank in range(threads.number + 1)]
     padded = grad.new_zeros(together, height + down - 1, width + across - 1, outs)
     top, left = down - 1 - padding[0], across - 1 - padding[1]
     inside = padded[:, top : top + grad.shape[1], left : left + grad.shape[2]]
@@ -103,17 +140,10 @@ def weight_gradient(
     numbers = torch.empty(ins, dtype=torch.int32)
     lists = torch.empty(ins, together * height * width, dtype=torch.int64)
 
-    def run(rank: int) -> None:
-        first, last = parts[rank : rank + 2]
-        library.bso_gradient(
-            ctypes.byref(table), _at(x[start:]), _at(padded), _at(sums),
-            _at(numbers[first:]), _at(lists[first:]), first, last,
-        )  # fmt: skip
-
     for start in range(0, batch, together):
         table.images = min(together, batch - start)
         inside[: table.images] = grad[start : start + table.images]
-        threads.run(run)
+        _run(library, _Function.GRADIENT, table, x[start:], padded, sums, numbers, lists)
     return row_major(sums.view(down, across, ins, outs).permute(3, 2, 0, 1))
 
 
@@ -123,8 +153,8 @@ def row_major(gradient: Tensor) -> Tensor:
     if library is None or gradient.is_contiguous() or down != gradient.shape[3] * across:
         return gradient.contiguous()
     made, (outs, ins, *kernel) = torch.empty(gradient.shape), gradient.shape
-    three = (ctypes.c_int64 * 3)(*steps, across)
-    library.bso_reorder(_at(gradient), three, outs, ins, kernel[0] * kernel[1], _at(made))
+    shape = (ctypes.c_int32 * 3)(outs, ins, kernel[0] * kernel[1])
+    _run(library, _Function.REORDER, gradient, (ctypes.c_int64 * 3)(*steps, across), shape, made)
     return made
 
 
@@ -163,16 +193,8 @@ class Neurons:
         self._library = library
         self._table = _NeuronTable(batch, height, width, channels, pooled, number, parameter, leak, threshold)
 
-    def _run(self, name: str, *arguments: Any, per_thread: tuple[Tensor, ...] = ()) -> None:
-        threads = _threads(torch.get_num_threads())
-        pointers = [_at(argument) for argument in arguments]
-        function = getattr(self._library, name)
-
-        def run(rank: int) -> None:
-            own = [_at(part[rank]) for part in per_thread]
-            function(ctypes.byref(self._table), *pointers, *own, rank, threads.number)
-
-        threads.run(run)
+    def _run(self, function: _Function, *arguments: Tensor | None) -> None:
+        _run(self._library, function, self._table, *arguments)
 
     def fire(self, x: Tensor, membrane: Tensor, trace: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
         """Moves membrane and trace one step on, in place, and writes spikes over the currents `x`.
@@ -186,7 +208,7 @@ class Neurons:
             sent = torch.empty(size, memory_format=torch.channels_last)
             sent_trace = None if trace is None else torch.empty_like(sent)
         bits = torch.empty(table.batch, -(-x[0].numel() // 8), dtype=torch.uint8)
-        self._run("bso_fire", x, membrane, trace, sent, sent_trace, bits)
+        self._run(_Function.FIRE, x, membrane, trace, sent, sent_trace, bits)
         return sent, sent_trace, bits
 
     def through(
@@ -196,14 +218,13 @@ class Neurons:
         gradient, number = torch.empty_like(membrane), torch.get_num_threads()
         sums = torch.zeros(number, 2, self._table.channels, dtype=torch.float64)
         work = torch.empty(number, 2, self._table.channels)
-        arguments = (sent, membrane, bits, current, mean, gradient)
-        self._run("bso_through_neurons", *arguments, per_thread=(sums, work))
+        self._run(_Function.THROUGH_NEURONS, sent, membrane, bits, current, mean, gradient, sums, work)
         total, products = sums.sum(0)
         return gradient, total, products
 
     def through_norm_(self, gradient: Tensor, current: Tensor, scale: Tensor, slope: Tensor, shift: Tensor) -> None:
         """Replaces ∂L/∂BN(I) by ∂L/∂I = scale · ∂L/∂BN(I) + slope · I + shift."""
-        self._run("bso_through_norm", gradient, current, scale, slope, shift)
+        self._run(_Function.THROUGH_NORM, gradient, current, scale, slope, shift)
 
 
 def neurons(
@@ -219,7 +240,3 @@ def neurons(
 
 def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
-
-
-def _at(x: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if x is None else x.data_ptr())

@@ -4,8 +4,8 @@
    tap and one input channel the gradient is a sum of rows of the output's gradient, one a pixel where the input is not
    zero: it is added up in registers. */
 
-#include <stddef.h>
-#include <stdint.h>
+#include "train.h"
+
 #include <string.h>
 
 #if defined(__AVX512F__)
@@ -37,17 +37,6 @@ typedef float lanes;
 #endif
 
 #define BLOCK (8 * LANES) /* output channels that are added up in registers */
-
-typedef struct {
-    int32_t images, height, width, ins, outs; /* of the input; images that are worked on together */
-    int32_t kernel[2];
-} bso_convolution;
-
-/* Where an input that is not zero lies: the row that its first tap reaches in the padded gradient. */
-typedef struct {
-    uint32_t row;
-    float value;
-} bso_entry;
 
 /* Output channels have to be a multiple of this. */
 int32_t bso_gradient_block(void)
@@ -84,18 +73,21 @@ static void add_rows(const bso_entry *list, uint32_t number, const float *rows, 
     STORE(sums + 7 * LANES, h);
 }
 
-/* Adds to sums[taps][ins][outs] for the input channels from `first` to `last`, multiples of 16. `x` is [images][height][width][ins];
+/* Adds to sums[taps][ins][outs], for this thread's part of the input channels, of which there are a multiple of 16. `x` is [images][height][width][ins];
    `gradient`, of stride 1, [images][height + kernel − 1][width + kernel − 1][outs], has zeros around it, so that every
-   tap of every pixel finds a row. Room: `numbers` for last − first, `lists` for as many times images · height · width. */
+   tap of every pixel finds a row. Room: `numbers` for ins, `lists` for as many times images · height · width. */
 void bso_gradient(const bso_convolution *k, const float *x, const float *gradient, float *sums, uint32_t *numbers,
-                  bso_entry *lists, int32_t first, int32_t last)
+                  bso_entry *lists, int32_t rank, int32_t threads)
 {
+    const int32_t first = k->ins / 16 * rank / threads * 16, last = k->ins / 16 * (rank + 1) / threads * 16;
     const int32_t below = k->kernel[0] - 1, beside = k->kernel[1] - 1;
     const size_t high = (size_t)(k->height + below), wide = (size_t)(k->width + beside);
     const size_t ins = (size_t)k->ins, outs = (size_t)k->outs;
     const size_t room = (size_t)k->images * (size_t)k->height * (size_t)k->width;
     int32_t image, y, w, c, i, j;
     size_t block;
+    numbers += first;
+    lists += (size_t)first * room;
     memset(numbers, 0, (size_t)(last - first) * sizeof *numbers);
     for (image = 0; image < k->images; image++)
         for (y = 0; y < k->height; y++)
@@ -129,12 +121,13 @@ void bso_gradient(const bso_convolution *k, const float *x, const float *gradien
                 }
 }
 
-/* out[o][c][t] = in[o · steps[0] + c · steps[1] + t · steps[2]], a tile that stays in the cache at a time. */
-void bso_reorder(const float *in, const int64_t *steps, int32_t outs, int32_t ins, int32_t taps, float *out)
+/* out[o][c][t] = in[o · steps[0] + c · steps[1] + t · steps[2]], a tile that stays in the cache at a time; the shape is outs,
+   ins and taps. */
+void bso_reorder(const float *in, const int64_t *steps, const int32_t *shape, float *out, int32_t rank, int32_t threads)
 {
-    const int32_t tile = 16;
+    const int32_t outs = shape[0], ins = shape[1], taps = shape[2], tile = 16;
     int32_t o, c, t, first_o, first_c;
-    for (first_o = 0; first_o < outs; first_o += tile)
+    for (first_o = rank * tile; first_o < outs; first_o += threads * tile)
         for (first_c = 0; first_c < ins; first_c += tile)
             for (o = first_o; o < outs && o < first_o + tile; o++)
                 for (c = first_c; c < ins && c < first_c + tile; c++) {

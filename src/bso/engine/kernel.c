@@ -1013,15 +1013,18 @@ static uint64_t transpose_8(uint64_t x)
     return x ^ t ^ t << 28;
 }
 
-/* Weights as training has them, a bit each, [outs][ins][taps], as rows of outs for each tap and input: `row` bytes,
-   which hold zeros. Groups follow one another in outs, and rows of a tap hold the inputs of all groups. */
-void bso_rows(const uint8_t *bits, int32_t outs, int32_t ins, int32_t taps, int32_t groups, uint32_t row, uint8_t *rows)
+/* Weights as training has them, a bit each, [outs][ins][taps], as rows of outs for each tap and input, which hold zeros.
+   The shape is outs, ins, taps, groups and bytes of a row. Groups follow one another in outs, and rows of a tap hold the
+   inputs of all groups. */
+void bso_rows(const uint8_t *bits, const int32_t *shape, uint8_t *rows, int32_t rank, int32_t threads)
 {
+    const int32_t outs = shape[0], ins = shape[1], taps = shape[2], groups = shape[3];
+    const size_t row = (size_t)shape[4];
     const size_t columns = (size_t)ins * (size_t)taps, end = ((size_t)outs * columns + 7) / 8;
     const int32_t part = outs / groups;
     int32_t g, o, k;
     for (g = 0; g < groups; g++)
-        for (o = 0; o < part; o += 8) {
+        for (o = 8 * rank; o < part; o += 8 * threads) {
             size_t first, input = (size_t)(g * ins), tap = 0;
             for (first = 0; first < columns; first += 8) {
                 uint64_t square = 0;
@@ -1043,11 +1046,13 @@ void bso_rows(const uint8_t *bits, int32_t outs, int32_t ins, int32_t taps, int3
 }
 
 /* Currents of a batch from spikes, or from means of four of them; both [batch][height][width][channels]. Thread `rank`
-   of `threads` takes whole images. values[0] is the input with 3 planes, values[1] the output; op has no neurons. The
-   workspace, this thread's own, holds both values and then scratch. Returns 0, or 1 if some input is neither. */
-int32_t bso_currents(const bso_op *op, const bso_value *values, const float *spikes, float *currents, int32_t batch,
-                     uint8_t *workspace, size_t values_bytes, int32_t rank, int32_t threads)
+   of `threads` takes whole images. values[0] is the input with 3 planes, values[1] the output; op has no neurons. Sizes
+   are the batch, the bytes of both values, and those of a thread's workspace: the values and then scratch. Returns 0, or 1
+   if some input is neither. */
+int32_t bso_currents(const bso_op *op, const bso_value *values, const float *spikes, float *currents,
+                     const int64_t *sizes, uint8_t *workspace, int32_t rank, int32_t threads)
 {
+    const int32_t batch = (int32_t)sizes[0];
     bso_value mine[2];
     bso_span span;
     const size_t pixels = (size_t)values[0].height * (size_t)values[0].width;
@@ -1055,16 +1060,16 @@ int32_t bso_currents(const bso_op *op, const bso_value *values, const float *spi
     memcpy(mine, values, sizeof mine);
     memset(&span, 0, sizeof span);
     span.values = mine;
-    span.base = workspace;
-    span.scratch = workspace + values_bytes;
+    span.base = workspace + (size_t)rank * (size_t)sizes[2];
+    span.scratch = span.base + sizes[1];
     for (span.image = rank; span.image < batch; span.image += threads) {
         const float *const x = spikes + (size_t)span.image * pixels * (size_t)values[0].channels;
         float *const out = currents + (size_t)span.image * made;
-        const int32_t *const sums = (const int32_t *)(const void *)(workspace + values[1].offset);
+        const int32_t *const sums = (const int32_t *)(const void *)(span.base + values[1].offset);
         int unit = 1;
         size_t k = 0;
         while (k < pixels) {
-            bso_word *const words = (bso_word *)(void *)(workspace + values[0].offset);
+            bso_word *const words = (bso_word *)(void *)(span.base + values[0].offset);
             const int32_t planes = unit == 1 ? 1 : 3;
             bso_word *const at = words + k * (size_t)(planes * values[0].words);
             if (pack_pixel(x + k * (size_t)values[0].channels, values[0].channels, values[0].words, unit, at))

@@ -82,9 +82,9 @@ typedef struct {
 void bso_run(const bso_call *call, int32_t rank);
 
 #ifdef BSO_THREADS
-void bso_rows(const uint8_t *bits, int32_t outs, int32_t ins, int32_t taps, int32_t groups, uint32_t row, uint8_t *rows);
-int32_t bso_currents(const bso_op *op, const bso_value *values, const float *spikes, float *currents, int32_t batch,
-                     uint8_t *workspace, size_t values_bytes, int32_t rank, int32_t threads);
+void bso_rows(const uint8_t *bits, const int32_t *shape, uint8_t *rows, int32_t rank, int32_t threads);
+int32_t bso_currents(const bso_op *op, const bso_value *values, const float *spikes, float *currents,
+                     const int64_t *sizes, uint8_t *workspace, int32_t rank, int32_t threads);
 #endif
 #if defined(BSO_THREADS) && defined(__x86_64__)
 int32_t bso_level(void);

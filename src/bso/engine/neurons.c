@@ -2,9 +2,9 @@
    reference and has the legend. Tensors are [batch][height][width][channels]; thread `rank` of `threads` takes whole
    images. Additions and products are rounded one by one, so that neurons fire exactly where the reference's do. */
 
+#include "train.h"
+
 #include <math.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
 #if defined(__AVX2__)
@@ -12,14 +12,6 @@
 #endif
 
 enum { SIGMOID, RECTANGLE, TRIANGLE, ARCTAN }; /* surrogates */
-
-typedef struct {
-    int32_t batch, height, width, channels;
-    int32_t pooled;    /* 1: what is sent on are means of 2 by 2 pixels */
-    int32_t surrogate;
-    float parameter;   /* of the surrogate: its slope or width */
-    float leak, threshold;
-} bso_neurons;
 
 static size_t image_size(const bso_neurons *n)
 {
@@ -168,16 +160,17 @@ static void differentiate(float *restrict x, size_t number, int32_t surrogate, f
 }
 
 /* gradient = ∂L/∂u from that of what was sent on. Adds up over pixels, if `current` is not NULL: in sums[0][channels] the
-   gradient, in sums[1][channels] its product with current − mean. `work` has room for twice the channels. */
+   gradient, in sums[1][channels] its product with current − mean. Each thread has its own sums, and as much `work`. */
 void bso_through_neurons(const bso_neurons *n, const float *sent, const float *membrane, const uint8_t *bits,
                          const float *current, const float *mean, float *gradient, double *sums, float *work,
                          int32_t rank, int32_t threads)
 {
     const size_t size = image_size(n), channels = (size_t)n->channels;
     const float share = n->pooled ? 0.25f : 1.0f;
-    float *const first = work, *const second = work + channels;
+    float *const first = work + (size_t)rank * 2 * channels, *const second = first + channels;
     int32_t image, y, x;
     size_t c;
+    sums += (size_t)rank * 2 * channels;
     for (image = rank; image < n->batch; image += threads) {
         const size_t from = (size_t)image * size;
         float *const g = gradient + from;
@@ -187,7 +180,7 @@ void bso_through_neurons(const bso_neurons *n, const float *sent, const float *m
             g[c] = membrane[from + c] - g[c];
         differentiate(g, size, n->surrogate, n->parameter);
         for (y = 0; y < n->height; y++) {
-            memset(work, 0, 2 * channels * sizeof *work);
+            memset(first, 0, 2 * channels * sizeof *first);
             for (x = 0; x < n->width; x++) {
                 const size_t pixel = ((size_t)y * (size_t)n->width + (size_t)x) * channels;
                 const size_t low = ((size_t)image * (size_t)(n->height / 2) + (size_t)(y / 2)) * (size_t)(n->width / 2);

@@ -1,0 +1,37 @@
+/* One function on several threads. They are torch's own where they can be had, by its OpenMP library: threads of another
+   pool would have to wait for those, which keep the processor busy for a while after each of torch's functions. */
+
+#include "train.h"
+
+enum { ROWS, CURRENTS, GRADIENT, REORDER, FIRE, THROUGH_NEURONS, THROUGH_NORM };
+
+static void work(bso_task *task, int32_t rank, int32_t threads)
+{
+    void **const a = task->arguments;
+    switch (task->function) {
+    case ROWS: bso_rows(a[0], a[1], a[2], rank, threads); break;
+    case CURRENTS:
+        if (bso_currents(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads))
+            task->refused = 1; /* whoever writes, writes the same */
+        break;
+    case GRADIENT: bso_gradient(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads); break;
+    case REORDER: bso_reorder(a[0], a[1], a[2], a[3], rank, threads); break;
+    case FIRE: bso_fire(a[0], a[1], a[2], a[3], a[4], a[5], a[6], rank, threads); break;
+    case THROUGH_NEURONS:
+        bso_through_neurons(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], rank, threads);
+        break;
+    default: bso_through_norm(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads);
+    }
+}
+
+/* What a thread of an OpenMP team does. */
+void bso_work(bso_task *task)
+{
+    work(task, task->rank(), task->size());
+}
+
+/* The same for a thread that knows its number. */
+void bso_work_as(bso_task *task, int32_t rank)
+{
+    work(task, rank, task->threads);
+}
