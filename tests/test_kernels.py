@@ -200,6 +200,33 @@ def test_neurons_step_as_torch_does(
             assert (mine - other).norm() <= 1e-6 * other.norm()
 
 
+@pytest.mark.parametrize(("current", "kept"), [(-4608.25, torch.int16), (0.3, torch.float32), (1e6, torch.float32)])
+def test_currents_are_kept_as_quarters_where_they_are(current: float, kept: torch.dtype) -> None:
+    x = torch.full((3, 5), 0.75)
+    x[-1, -1] = current
+    layer = kernels.neurons(x, False, bso.trace.OTTT(), bso.surrogate.Sigmoid(), 0.5, 1.0)
+    assert layer is not None
+    quarters = layer.keep(x)
+    assert quarters.dtype == kept
+    assert torch.equal(quarters / 4 if kept == torch.int16 else quarters, x)
+
+
+def test_gradients_from_quarters_are_those_from_currents(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randint(-9, 9, (5, 16, 4, 6), generator=torch.Generator().manual_seed(0)) / 4
+    found = []
+    for keep in (kernels.Neurons.keep, lambda _self, current: current):
+        monkeypatch.setattr(kernels.Neurons, "keep", keep)
+        found.append(neuron_step(x, bso.surrogate.Sigmoid(), pooled=True))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("number", [1, 8, 77])
+def test_signs_are_those_of_the_bits(number: int) -> None:
+    bits = pack(torch.rand(number) < 0.5)
+    assert torch.equal(kernels.signs(bits, number, torch.float32), bso.bits.unpack(bits, number))
+
+
 def test_a_membrane_that_is_not_a_number_stays_one() -> None:
     x = torch.zeros(2, 3)
     x[1, 2] = torch.nan

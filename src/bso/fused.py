@@ -116,7 +116,8 @@ def run_step(run: Run, current: Tensor, state: LIFState | None) -> tuple[Activit
             bits = [packed]
         del normal
     weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
-    saved = _Saved(run, current if norm is not None else None, membrane, bits, mean, deviation, kernel)
+    kept = None if norm is None else current if kernel is None else kernel.keep(current.detach())
+    saved = _Saved(run, kept, membrane, bits, mean, deviation, kernel)
     sent: Any = _Backward.apply(current, weight, bias, spikes, saved)
     return Activity(sent, sent_trace), LIFState(membrane, trace)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bso import surrogate as surrogates
+from bso.bits import unpack
 from bso.engine.native import OpTable, SynapseLayout, Threads, libraries
 from bso.surrogate import Surrogate
 from bso.trace import OTTT, SLTT, GradientRule
@@ -42,7 +43,7 @@ _layout = cache(SynapseLayout)
 class _Function(IntEnum):
     """As work.c numbers them."""
 
-    ROWS, CURRENTS, GRADIENT, REORDER, FIRE, THROUGH_NEURONS, THROUGH_NORM = range(7)
+    ROWS, CURRENTS, SIGNS, GRADIENT, REORDER, FIRE, QUARTERS, THROUGH_NEURONS, THROUGH_NORM = range(9)
 
 
 class _Task(ctypes.Structure):
@@ -84,9 +85,9 @@ def _run(
     return not task.refused
 
 
-def _library(x: Tensor) -> ctypes.CDLL | None:
+def _library(x: Tensor, dtype: torch.dtype = torch.float32) -> ctypes.CDLL | None:
     """The fastest kernel, if one serves."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or not x.numel():
+    if x.device.type != "cpu" or x.dtype != dtype or not x.numel():
         return None
     return next(reversed(libraries().values()), None)
 
@@ -160,7 +161,10 @@ def row_major(gradient: Tensor) -> Tensor:
 
 class _NeuronTable(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("batch", "height", "width", "channels", "pooled", "surrogate")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("batch", "height", "width", "channels", "pooled", "surrogate", "quarters")
+        ),
         *((name, ctypes.c_float) for name in ("parameter", "leak", "threshold")),
     ]
 
@@ -191,7 +195,7 @@ class Neurons:
         batch, channels, *size = x.shape
         height, width = size or (1, 1)
         self._library = library
-        self._table = _NeuronTable(batch, height, width, channels, pooled, number, parameter, leak, threshold)
+        self._table = _NeuronTable(batch, height, width, channels, pooled, number, 0, parameter, leak, threshold)
 
     def _run(self, function: _Function, *arguments: Tensor | None) -> None:
         _run(self._library, function, self._table, *arguments)
@@ -211,6 +215,12 @@ class Neurons:
         self._run(_Function.FIRE, x, membrane, trace, sent, sent_trace, bits)
         return sent, sent_trace, bits
 
+    def keep(self, current: Tensor) -> Tensor:
+        """What `through` is given of a current: those of binary synapses are quarters, which take half the room."""
+        quarters = torch.empty_like(current, dtype=torch.int16)
+        self._table.quarters = _run(self._library, _Function.QUARTERS, self._table, current, quarters)
+        return quarters if self._table.quarters else current
+
     def through(
         self, sent: Tensor, membrane: Tensor, bits: Tensor, current: Tensor | None, mean: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -225,6 +235,16 @@ class Neurons:
     def through_norm_(self, gradient: Tensor, current: Tensor, scale: Tensor, slope: Tensor, shift: Tensor) -> None:
         """Replaces ∂L/∂BN(I) by ∂L/∂I = scale · ∂L/∂BN(I) + slope · I + shift."""
         self._run(_Function.THROUGH_NORM, gradient, current, scale, slope, shift)
+
+
+def signs(bits: Tensor, number: int, dtype: torch.dtype) -> Tensor:
+    """As `bso.bits.unpack`."""
+    library = _library(bits, torch.uint8)
+    if library is None or dtype != torch.float32:
+        return unpack(bits, number, dtype)
+    made = torch.empty(number)
+    _run(library, _Function.SIGNS, bits, (ctypes.c_int64 * 1)(number), made)
+    return made
 
 
 def neurons(

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from bso.bits import BinaryModule, BinaryParameter, unpack
+from bso.bits import BinaryModule, BinaryParameter
 from bso.errors import UserError
-from bso.kernels import convolve, row_major, weight_gradient
+from bso.kernels import convolve, row_major, signs, weight_gradient
 from bso.trace import Activity
 
 Weights = Literal["binary", "latent", "real"]
@@ -116,7 +116,7 @@ class _Synapse(torch.autograd.Function):
 
 
 def _dense(weight: Tensor, bits: Tensor | None, dtype: torch.dtype) -> Tensor:
-    return weight.to(dtype) if bits is None else unpack(bits, weight.numel(), dtype).view(weight.shape)
+    return weight.to(dtype) if bits is None else signs(bits, weight.numel(), dtype).view(weight.shape)
 
 
 class _Binarize(torch.autograd.Function):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bso.bits import BinaryParameter
+from bso.engine.native import libraries
 from bso.errors import UserError
 from bso.fused import recycling_state
 from bso.layers import TracedLayer
@@ -60,7 +61,8 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
         passing = batch * (layer.entering + layer.leaving)
         instants.append((kept + passing + (1 + layer.reorders) * layer.weights, layer.weights))
         # When it is at the neurons, or forward at BatchNorm: the current and the spikes' bits, and as much again.
-        kept += batch * (layer.neurons + layer.neurons // 32)
+        halved = layer.weights and libraries() and sample.device.type == "cpu" and sample.dtype == torch.float32
+        kept += batch * (layer.neurons // (2 if halved else 1) + layer.neurons // 32)
         instants.append((kept + batch * layer.neurons, 0))
     workspace, gradient = max(instants, key=sum)
     membrane = batch * sum(layer.neurons for layer in layers)

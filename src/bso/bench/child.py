@@ -29,9 +29,11 @@ def _bso(spec: dict[str, Any]) -> Update:
     backpropagated, latent = method == "bptt", method in ("bptt", "latent-ottt")
     neuron = bso.LIF(gradient="bptt" if backpropagated else "ottt")
     net = bso.models.vgg(spec["plan"], width=spec["width"], weights="latent" if latent else "binary", neuron=neuron)
-    if method == "plain":
-        for module in net.modules():
+    for module in net.modules():
+        if method == "plain":
             module.register_forward_hook(lambda *_: None)  # a watched module is never fused
+        elif method == "tbso-bf16" and isinstance(module, bso.layers.TracedLayer):
+            module.backward_dtype = torch.bfloat16  # pyright: ignore
     if latent:
         optimizers: list[Any] = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
     else:

@@ -26,9 +26,9 @@ from bso.train import free_bytes
 
 VGG11 = (64, 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512)
 _PEERS = ("spikingjelly-ottt",)
-METHODS = ("tbso", "tbso-8", "plain", "latent-ottt", "bptt", "backward-floor", *_PEERS)
-"""Ours with momentum in 32 and 8 bits, its modules one by one, latent weights online and by BPTT; the two backward
-convolutions alone; SpikingJelly's OTTTSequential."""
+METHODS = ("tbso", "tbso-8", "tbso-bf16", "plain", "latent-ottt", "bptt", "backward-floor", *_PEERS)
+"""Ours with momentum in 32 and 8 bits, with backward in bfloat16, its modules one by one, latent weights online and by
+BPTT; the two backward convolutions alone; SpikingJelly's OTTTSequential."""
 NO_ROOM = {"peak_bytes": None, "program_bytes": None, "step_seconds": None}
 # Small, so that a thousand time steps are soon done and BPTT has room for many.
 _LONG_BATCH = 2
@@ -112,7 +112,7 @@ def bench(
 def in_a_process(spec: dict[str, Any], peers: str | None = None) -> dict[str, Any]:
     """One measurement by `child.py`, which may take three quarters of the memory that is free; `NO_ROOM` beyond."""
     python = peers if spec["method"] in _PEERS and peers else sys.executable
-    environment = {**os.environ, "OMP_NUM_THREADS": str(spec["threads"]), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(spec["threads"])}
     free = free_bytes()
     limited = {**spec, "limit_bytes": None if free is None else free * 3 // 4}
     command = [python, str(Path(__file__).with_name("child.py")), json.dumps(limited)]

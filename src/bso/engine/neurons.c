@@ -159,12 +159,33 @@ static void differentiate(float *restrict x, size_t number, int32_t surrogate, f
     }
 }
 
+/* Currents of binary synapses are whole quarters, which 16 bits hold: `current` as such. Returns 1 if some are not. */
+int32_t bso_quarters(const bso_neurons *n, const float *current, int16_t *quarters, int32_t rank, int32_t threads)
+{
+    const size_t size = image_size(n);
+    int32_t image, exact = 1;
+    for (image = rank; image < n->batch && exact; image += threads) {
+        const float *const from = current + (size_t)image * size;
+        int16_t *const to = quarters + (size_t)image * size;
+        size_t i;
+        for (i = 0; i < size; i++) {
+            const float four = from[i] * 4;
+            const int16_t number = (int16_t)(int32_t)(four > 32767 ? 32767 : four < -32768 ? -32768 : four);
+            to[i] = number;
+            exact &= (float)number == four;
+        }
+    }
+    return !exact;
+}
+
 /* gradient = ∂L/∂u from that of what was sent on. Adds up over pixels, if `current` is not NULL: in sums[0][channels] the
    gradient, in sums[1][channels] its product with current − mean. Each thread has its own sums, and as much `work`. */
 void bso_through_neurons(const bso_neurons *n, const float *sent, const float *membrane, const uint8_t *bits,
-                         const float *current, const float *mean, float *gradient, double *sums, float *work,
+                         const void *current, const float *mean, float *gradient, double *sums, float *work,
                          int32_t rank, int32_t threads)
 {
+    const float *const real = current;
+    const int16_t *const quarters = current;
     const size_t size = image_size(n), channels = (size_t)n->channels;
     const float share = n->pooled ? 0.25f : 1.0f;
     float *const first = work + (size_t)rank * 2 * channels, *const second = first + channels;
@@ -188,10 +209,15 @@ void bso_through_neurons(const bso_neurons *n, const float *sent, const float *m
                 float *restrict out = g + pixel;
                 for (c = 0; c < channels; c++)
                     out[c] *= in[c] * share;
-                if (current)
+                if (current && n->quarters)
                     for (c = 0; c < channels; c++) {
                         first[c] += out[c];
-                        second[c] += out[c] * (current[from + pixel + c] - mean[c]);
+                        second[c] += out[c] * ((float)quarters[from + pixel + c] * 0.25f - mean[c]);
+                    }
+                else if (current)
+                    for (c = 0; c < channels; c++) {
+                        first[c] += out[c];
+                        second[c] += out[c] * (real[from + pixel + c] - mean[c]);
                     }
             }
             if (current)
@@ -204,17 +230,23 @@ void bso_through_neurons(const bso_neurons *n, const float *sent, const float *m
 }
 
 /* gradient = scale · gradient + slope · current + shift, each [channels]. */
-void bso_through_norm(const bso_neurons *n, float *gradient, const float *current, const float *scale,
+void bso_through_norm(const bso_neurons *n, float *gradient, const void *current, const float *scale,
                       const float *slope, const float *shift, int32_t rank, int32_t threads)
 {
+    const float *const real = current;
+    const int16_t *const quarters = current;
     const size_t size = image_size(n), channels = (size_t)n->channels;
     int32_t image;
     for (image = rank; image < n->batch; image += threads) {
         size_t at, c;
         for (at = (size_t)image * size; at < ((size_t)image + 1) * size; at += channels) {
             float *restrict g = gradient + at;
-            for (c = 0; c < channels; c++)
-                g[c] = g[c] * scale[c] + current[at + c] * slope[c] + shift[c];
+            if (n->quarters)
+                for (c = 0; c < channels; c++)
+                    g[c] = g[c] * scale[c] + (float)quarters[at + c] * 0.25f * slope[c] + shift[c];
+            else
+                for (c = 0; c < channels; c++)
+                    g[c] = g[c] * scale[c] + real[at + c] * slope[c] + shift[c];
         }
     }
 }

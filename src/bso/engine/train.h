@@ -9,6 +9,7 @@ typedef struct {
     int32_t batch, height, width, channels;
     int32_t pooled;    /* 1: what is sent on are means of 2 by 2 pixels */
     int32_t surrogate;
+    int32_t quarters;  /* 1: currents are kept as 16-bit quarters */
     float parameter;   /* of the surrogate: its slope or width */
     float leak, threshold;
 } bso_neurons;
@@ -37,16 +38,18 @@ typedef struct {
 void bso_work(bso_task *task);
 void bso_work_as(bso_task *task, int32_t rank);
 
+void bso_signs(const uint8_t *bits, const int64_t *number, float *signs, int32_t rank, int32_t threads);
 int32_t bso_gradient_block(void);
 void bso_gradient(const bso_convolution *k, const float *x, const float *gradient, float *sums, uint32_t *numbers,
                   bso_entry *lists, int32_t rank, int32_t threads);
 void bso_reorder(const float *in, const int64_t *steps, const int32_t *shape, float *out, int32_t rank, int32_t threads);
 void bso_fire(const bso_neurons *n, float *x, float *membrane, float *trace, float *sent, float *sent_trace,
               uint8_t *bits, int32_t rank, int32_t threads);
+int32_t bso_quarters(const bso_neurons *n, const float *current, int16_t *quarters, int32_t rank, int32_t threads);
 void bso_through_neurons(const bso_neurons *n, const float *sent, const float *membrane, const uint8_t *bits,
-                         const float *current, const float *mean, float *gradient, double *sums, float *work,
+                         const void *current, const float *mean, float *gradient, double *sums, float *work,
                          int32_t rank, int32_t threads);
-void bso_through_norm(const bso_neurons *n, float *gradient, const float *current, const float *scale,
+void bso_through_norm(const bso_neurons *n, float *gradient, const void *current, const float *scale,
                       const float *slope, const float *shift, int32_t rank, int32_t threads);
 
 #endif

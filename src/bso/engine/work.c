@@ -3,7 +3,7 @@
 
 #include "train.h"
 
-enum { ROWS, CURRENTS, GRADIENT, REORDER, FIRE, THROUGH_NEURONS, THROUGH_NORM };
+enum { ROWS, CURRENTS, SIGNS, GRADIENT, REORDER, FIRE, QUARTERS, THROUGH_NEURONS, THROUGH_NORM };
 
 static void work(bso_task *task, int32_t rank, int32_t threads)
 {
@@ -14,9 +14,14 @@ static void work(bso_task *task, int32_t rank, int32_t threads)
         if (bso_currents(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads))
             task->refused = 1; /* whoever writes, writes the same */
         break;
+    case SIGNS: bso_signs(a[0], a[1], a[2], rank, threads); break;
     case GRADIENT: bso_gradient(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads); break;
     case REORDER: bso_reorder(a[0], a[1], a[2], a[3], rank, threads); break;
     case FIRE: bso_fire(a[0], a[1], a[2], a[3], a[4], a[5], a[6], rank, threads); break;
+    case QUARTERS:
+        if (bso_quarters(a[0], a[1], a[2], rank, threads))
+            task->refused = 1;
+        break;
     case THROUGH_NEURONS:
         bso_through_neurons(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], rank, threads);
         break;
