@@ -252,7 +252,7 @@ def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -
         (["inspect", "src"], "bso export src"),
         (["export", "src"], "no checkpoint"),
         (["export", __file__], "expected a run directory"),
-        (["evaluate", "nowhere"], "no checkpoint"),
+        (["evaluate", "nowhere"], "there is no such run or file"),
     ],
 )
 def test_a_wrong_model_or_input_is_one_line(arguments: list[str], message: str, capsys) -> None:

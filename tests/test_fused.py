@@ -121,8 +121,9 @@ def test_only_the_loop_writes_over_a_state_and_never_over_the_callers() -> None:
         assert not torch.equal(before.membrane, moved.membrane)
 
 
-def test_backward_after_the_state_was_written_over_is_refused() -> None:
-    net, x = network(), torch.randn(4, 2, 8, 8, dtype=torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_backward_after_the_state_was_written_over_is_refused(dtype: torch.dtype) -> None:
+    net, x = network(dtype=dtype), torch.randn(4, 2, 8, 8, dtype=dtype)
     logits, state = net(x, None)
     with fused.recycling_state():
         net(x, state)

@@ -1,5 +1,6 @@
 """The forward pass on the engine's kernel gives the bits of torch's convolution."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -254,3 +255,58 @@ def test_far_from_the_threshold_the_sigmoid_is_flat_not_wrong() -> None:
     sent.spikes.sum().backward()
     assert current.grad is not None
     torch.testing.assert_close(current.grad.double(), expected, rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("layer", "size"),
+    [
+        (bso.BinaryLinear(4096, 64), (2, 64)),
+        (bso.BinaryLinear(64, 64), (2, 128)),
+        (bso.BinaryConv2d(64, 64, 3), (2, 96, 5, 5)),
+        (bso.BinaryConv2d(8, 64, 3), (1, 8, 2, 2)),
+        (bso.BinaryLinear(64, 64).double(), (2, 64)),
+    ],
+)
+def test_what_torch_refuses_is_refused(layer: bso.layers.TracedLayer, size: tuple[int, ...]) -> None:
+    with pytest.raises(RuntimeError):
+        layer(torch.ones(size))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_type_of_torch_changes_nothing(dtype: torch.dtype) -> None:
+    net, x = bso.BinaryConv2d(64, 64, 3, padding=1), (torch.rand(3, 64, 4, 4) < 0.3).float()
+    expected_currents = net(x)
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(net(x), expected_currents)
+        gradient = torch.randn(64, 3, 3, 64, dtype=torch.float32).permute(0, 3, 1, 2)
+        assert torch.equal(kernels.row_major(gradient), gradient)
+        x = torch.ones(5, 16, 2, 3, dtype=torch.float32)[..., :2].contiguous(memory_format=torch.channels_last)
+        layer = kernels.neurons(x, True, bso.trace.OTTT(), bso.surrogate.Sigmoid(), 0.5, 1.0)
+        assert layer is not None
+        sent, _, _ = layer.fire(x, torch.zeros_like(x), torch.zeros_like(x))
+        assert torch.equal(sent, torch.ones_like(sent))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_placeholders_without_memory_are_left_to_torch() -> None:
+    layer = bso.BinaryLinear(64, 64).to("meta")
+    for device in ("meta", "cpu"):
+        assert layer(torch.ones(2, 64, device=device)).shape == (2, 64)
+
+
+def test_saved_tensors_may_come_back_in_another_order() -> None:
+    x, surrogate = torch.randn(5, 16, 4, 6), bso.surrogate.Sigmoid()
+    expected_step = neuron_step(x, surrogate, pooled=True)
+    rows = partial(torch.clone, memory_format=torch.contiguous_format)
+    with torch.autograd.graph.saved_tensors_hooks(rows, lambda tensor: tensor):
+        for ours, theirs in zip(neuron_step(x, surrogate, pooled=True), expected_step, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_one_value_a_channel_is_refused_as_by_the_modules() -> None:
+    net = bso.Sequential(bso.BatchNorm1d(4), bso.LIF())
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        net(torch.randn(1, 4), None)
+    assert bso.Sequential(bso.LIF())(torch.randn(0, 4), None)[0].spikes.shape == (0, 4)

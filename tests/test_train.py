@@ -605,7 +605,7 @@ def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pyte
             cli._parser().parse_args(arguments)
     for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(block, "docs/training.md", "exec"), {})
-    assert {p.name for p in (tmp_path / "runs").iterdir()} == {"first", "tuned", "grid", "python"}
+    assert {p.name for p in (tmp_path / "runs").iterdir()} == {"first", "tuned", "grid", "python", "sigma"}
 
 
 def test_a_run_that_will_not_fit_is_warned_about(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:

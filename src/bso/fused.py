@@ -64,6 +64,8 @@ def find_run(layers: list[nn.Module], start: int, x: Any) -> Run | None:
         return None
     first = layers[start]
     norm = first if isinstance(first, BatchNorm1d | BatchNorm2d) else None
+    if not x.numel() or (norm is not None and x.numel() == x.shape[1]):
+        return None  # nothing, or one value a channel, of which BatchNorm says what is wrong
     neuron, pool = [*layers[start + (norm is not None) :], None, None][:2]
     if not isinstance(neuron, LIF) or not _can_fuse(norm, neuron):
         return None
@@ -187,6 +189,8 @@ class _Backward(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         current, membrane, weight = ctx.saved_tensors
+        # Hooks on saved tensors may have brought them into another order.
+        membrane, current = _channels_last(membrane), None if current is None else _channels_last(current)
         saved: _Saved = ctx.saved
         grad = _channels_last(grad_outputs[0])
         if saved.kernel is None:

@@ -8,16 +8,19 @@ Neurons: all of a time step while an image is in the cache, rounded as torch rou
 
 import ctypes
 from enum import IntEnum
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bso import surrogate as surrogates
 from bso.bits import unpack
 from bso.engine.native import OpTable, SynapseLayout, Threads, libraries
 from bso.surrogate import Surrogate
 from bso.trace import OTTT, SLTT, GradientRule
+
+# `bso_training_version` of work.c.
+_VERSION = 1
 
 # Fewer channels than this leave bits of a word of the kernel idle; then torch is as fast.
 _MIN_CHANNELS = 64
@@ -37,7 +40,7 @@ _SURROGATES = {  # as neurons.c numbers them, and the name of their parameter
 
 _Pair = tuple[int, int]
 _threads = cache(Threads)
-_layout = cache(SynapseLayout)
+_layout = lru_cache(256)(SynapseLayout)
 
 
 class _Function(IntEnum):
@@ -86,10 +89,17 @@ def _run(
 
 
 def _library(x: Tensor, dtype: torch.dtype = torch.float32) -> ctypes.CDLL | None:
-    """The fastest kernel, if one serves."""
-    if x.device.type != "cpu" or x.dtype != dtype or not x.numel():
+    """The fastest kernel, if one serves: for plain tensors in memory, not for what stands for one while tracing."""
+    if x.device.type != "cpu" or x.dtype != dtype or not x.numel() or type(x) not in (Tensor, nn.Parameter):
         return None
-    return next(reversed(libraries().values()), None)
+    library = next(reversed(libraries().values()), None)
+    return library if library is not None and _version(library) == _VERSION else None
+
+
+@cache
+def _version(library: ctypes.CDLL) -> int:
+    """Of what the library has for training; one that was built before the package was changed may differ."""
+    return library.bso_training_version() if hasattr(library, "bso_training_version") else 0
 
 
 def convolve(
@@ -100,17 +110,21 @@ def convolve(
     It serves for spikes and means of four spikes.
     """
     library, (outs, ins, height, width) = _library(x), shape
-    if library is None or outs // groups < _MIN_CHANNELS:
+    if library is None or _library(bits, torch.uint8) is None or outs // groups < _MIN_CHANNELS:
         return None
+    if x.shape[1] != ins * groups:
+        return None  # torch says what is wrong
     x = _channels_last(x.detach())
     layout = _layout(tuple(x.shape[1:]), tuple(shape), stride, padding, dilation, groups)
-    rows = torch.zeros(layout.weight_bytes, dtype=torch.uint8)
+    if min(layout.made) < 1 or layout.weight_bytes >= 2**31:
+        return None
+    rows = x.new_zeros(layout.weight_bytes, dtype=torch.uint8)
     _run(library, _Function.ROWS, bits, (ctypes.c_int32 * 5)(outs, ins, height * width, groups, layout.op.row), rows)
     op = OpTable.from_buffer_copy(layout.op)
     op.weight = rows.data_ptr()
-    currents = torch.empty((len(x), *layout.made), memory_format=torch.channels_last)
+    currents = _empty_images(x, (len(x), *layout.made))
     sizes = (ctypes.c_int64 * 3)(len(x), layout.values_bytes, layout.workspace_bytes)
-    workspace = torch.empty(torch.get_num_threads(), layout.workspace_bytes, dtype=torch.uint8)
+    workspace = x.new_empty(torch.get_num_threads(), layout.workspace_bytes, dtype=torch.uint8)
     served = _run(library, _Function.CURRENTS, op, layout.values, x, currents, sizes, workspace)
     return currents if served else None
 
@@ -138,8 +152,8 @@ def weight_gradient(
     top, left = down - 1 - padding[0], across - 1 - padding[1]
     inside = padded[:, top : top + grad.shape[1], left : left + grad.shape[2]]
     sums = grad.new_zeros(down * across, ins, outs)
-    numbers = torch.empty(ins, dtype=torch.int32)
-    lists = torch.empty(ins, together * height * width, dtype=torch.int64)
+    numbers = grad.new_empty(ins, dtype=torch.int32)
+    lists = grad.new_empty(ins, together * height * width, dtype=torch.int64)
 
     for start in range(0, batch, together):
         table.images = min(together, batch - start)
@@ -153,7 +167,7 @@ def row_major(gradient: Tensor) -> Tensor:
     library, (*steps, down, across) = _library(gradient), gradient.stride()
     if library is None or gradient.is_contiguous() or down != gradient.shape[3] * across:
         return gradient.contiguous()
-    made, (outs, ins, *kernel) = torch.empty(gradient.shape), gradient.shape
+    made, (outs, ins, *kernel) = gradient.new_empty(gradient.shape), gradient.shape
     shape = (ctypes.c_int32 * 3)(outs, ins, kernel[0] * kernel[1])
     _run(library, _Function.REORDER, gradient, (ctypes.c_int64 * 3)(*steps, across), shape, made)
     return made
@@ -209,10 +223,13 @@ class Neurons:
         table, sent, sent_trace = self._table, x, trace
         if table.pooled:
             size = (table.batch, table.channels, table.height // 2, table.width // 2)
-            sent = torch.empty(size, memory_format=torch.channels_last)
+            sent = _empty_images(x, size)
             sent_trace = None if trace is None else torch.empty_like(sent)
-        bits = torch.empty(table.batch, -(-x[0].numel() // 8), dtype=torch.uint8)
+        bits = x.new_empty(table.batch, -(-x[0].numel() // 8), dtype=torch.uint8)
         self._run(_Function.FIRE, x, membrane, trace, sent, sent_trace, bits)
+        for changed in (membrane, trace):
+            if changed is not None:  # so that autograd notices, as it does with torch's own functions
+                torch.autograd.graph.increment_version(changed)
         return sent, sent_trace, bits
 
     def keep(self, current: Tensor) -> Tensor:
@@ -226,8 +243,8 @@ class Neurons:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """∂L/∂u from that of what was sent on; sums of it and of its product with I − mean."""
         gradient, number = torch.empty_like(membrane), torch.get_num_threads()
-        sums = torch.zeros(number, 2, self._table.channels, dtype=torch.float64)
-        work = torch.empty(number, 2, self._table.channels)
+        sums = gradient.new_zeros(number, 2, self._table.channels, dtype=torch.float64)
+        work = gradient.new_empty(number, 2, self._table.channels)
         self._run(_Function.THROUGH_NEURONS, sent, membrane, bits, current, mean, gradient, sums, work)
         total, products = sums.sum(0)
         return gradient, total, products
@@ -242,7 +259,7 @@ def signs(bits: Tensor, number: int, dtype: torch.dtype) -> Tensor:
     library = _library(bits, torch.uint8)
     if library is None or dtype != torch.float32:
         return unpack(bits, number, dtype)
-    made = torch.empty(number)
+    made = bits.new_empty(number, dtype=dtype)
     _run(library, _Function.SIGNS, bits, (ctypes.c_int64 * 1)(number), made)
     return made
 
@@ -253,9 +270,14 @@ def neurons(
     """The neurons that `x` enters on the kernel; None where it does not serve: NDOT, and a user's own surrogate."""
     library = _library(x)
     number, parameter = _SURROGATES.get(type(surrogate), (None, ""))  # pyright: ignore[reportArgumentType]
-    if library is None or number is None or type(rule) not in (OTTT, SLTT):
+    odd = pooled and (x.shape[2] % 2 or x.shape[3] % 2)
+    if library is None or number is None or type(rule) not in (OTTT, SLTT) or odd:
         return None
     return Neurons(library, x, pooled, number, getattr(surrogate, parameter), leak, threshold)
+
+
+def _empty_images(like: Tensor, size: tuple[int, ...]) -> Tensor:
+    return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
 def _channels_last(x: Tensor) -> Tensor:

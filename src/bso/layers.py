@@ -99,7 +99,9 @@ class _Synapse(torch.autograd.Function):
         # Saving the bits, not their dense copy, also lets autograd notice a flip between forward and backward.
         ctx.save_for_backward(spikes if trace is None else trace, weight, bits)
         ctx.product, ctx.backward_dtype = product, backward_dtype
-        currents = None if bits is None else product.count(spikes, bits, weight.shape)
+        currents = None
+        if bits is not None and spikes.dtype == weight.dtype:
+            currents = product.count(spikes, bits, weight.shape)
         return product.forward(spikes, _dense(weight, bits, weight.dtype)) if currents is None else currents
 
     @staticmethod
@@ -196,6 +198,9 @@ class TracedConv2d(TracedLayer):
             )
         super().__init__((out_channels, in_channels // groups, *_pair(kernel_size)), weights)
         self.convolution = _Convolution(_pair(stride), _pair(padding), _pair(dilation), groups)
+        for name, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
+            if min(getattr(self.convolution, name)) < least:
+                raise UserError(f"{name}: received {getattr(self.convolution, name)}; expected {least} or more.")
 
     def forward(self, x: Tensor | Activity) -> Tensor:
         """Current for the neurons behind it."""

@@ -9,7 +9,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -403,7 +403,11 @@ class Threads:
         if self._pool is None or self._process != os.getpid():  # a forked child has the pool and not its threads
             self._pool, self._process = ThreadPoolExecutor(self.number - 1, "bso"), os.getpid()
         others = [self._pool.submit(task, rank) for rank in range(1, self.number)]
-        return [task(0), *(other.result() for other in others)]
+        try:
+            first = task(0)
+        finally:
+            wait(others)  # whatever happens here, they write to memory that has to stay until they end
+        return [first, *(other.result() for other in others)]
 
 
 class Native:

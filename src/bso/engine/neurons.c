@@ -114,16 +114,21 @@ void bso_fire(const bso_neurons *n, float *x, float *membrane, float *trace, flo
     }
 }
 
-/* e^−y for y from 0 to 87, within 2e-7: 2^−n e^r with |r| ≤ ln 2 / 2, and e^r by its series. */
+/* e^−y for y from 0 to 87, within 2e-7: 2^−n e^r with |r| ≤ ln 2 / 2, and e^r by its series. n is rounded by adding a
+   number whose last bit counts ones, and read from the sum's bits. What is not a number stays one. */
 static inline float exp_minus(float y)
 {
-    const int32_t n = (int32_t)(y * 1.44269504f + 0.5f);
-    const float r = ((float)n * 0.693145751953125f - y) + (float)n * 1.42860682e-6f; /* ln 2 in two parts */
-    const float series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720)))));
-    const int32_t exponent = (127 - n) << 23;
-    float power;
-    memcpy(&power, &exponent, sizeof power);
-    return series * power;
+    union {
+        float number;
+        uint32_t bits;
+    } sum, power;
+    float n, r, series;
+    sum.number = y * 1.44269504f + 12582912.0f;
+    n = sum.number - 12582912.0f;
+    r = (n * 0.693145751953125f - y) + n * 1.42860682e-6f; /* ln 2 in two parts */
+    series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720)))));
+    power.bits = (127u + 0x4b400000u - sum.bits) << 23;
+    return series * power.number;
 }
 
 /* The surrogate's derivative, from distances to the threshold. */
@@ -170,7 +175,8 @@ int32_t bso_quarters(const bso_neurons *n, const float *current, int16_t *quarte
         size_t i;
         for (i = 0; i < size; i++) {
             const float four = from[i] * 4;
-            const int16_t number = (int16_t)(int32_t)(four > 32767 ? 32767 : four < -32768 ? -32768 : four);
+            const float within = four > 32767 ? 32767 : four < -32768 ? -32768 : four == four ? four : 0;
+            const int16_t number = (int16_t)(int32_t)within;
             to[i] = number;
             exact &= (float)number == four;
         }

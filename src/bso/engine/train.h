@@ -35,6 +35,7 @@ typedef struct {
     void *arguments[9];
 } bso_task;
 
+int32_t bso_training_version(void);
 void bso_work(bso_task *task);
 void bso_work_as(bso_task *task, int32_t rank);
 

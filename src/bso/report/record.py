@@ -76,9 +76,9 @@ def train_command(config: Config, data: str | None, out: Path) -> str:
     """The command that trains a config: the nearest recipe, and the fields that differ from it.
 
     Example:
-        >>> config = dataclasses.replace(recipe("digits"), time_steps=6, plan=(8, "pool"), seed=1)
+        >>> config = dataclasses.replace(recipe("digits"), time_steps=6, plan=(8, "pool", 8), seed=1)
         >>> train_command(config, None, Path("runs/six"))
-        'bso train digits --out runs/six --time-steps 6 --plan 8,pool --seed 1'
+        'bso train digits --out runs/six --time-steps 6 --plan 8,pool,8 --seed 1'
     """
     name = min(RECIPES, key=lambda name: len(_differences(config, recipe(name))))
     place = ["--data", data] if data else []
