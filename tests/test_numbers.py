@@ -111,11 +111,17 @@ def training(found: Any) -> list[str]:
     ]
 
 
+def memory(found: Any) -> list[str]:
+    ours = [f"{ratio(found, 'peak_bytes', 'tbso', 2, 'T = 1', length):.2f}" for length in (35, 1000)]
+    theirs = [f"{ratio(found, 'peak_bytes', 'bptt', 2, 'T = 1', length):.1f}" for length in (35, 1000)]
+    return [f"{' and '.join(ours)} times", f"BPTT with latent weights {' and '.join(theirs)}"]
+
+
 CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, two_processes, inference, deployed, mutations,
-        small_recipes, cifar10_methods, training,
+        small_recipes, cifar10_methods, training, memory,
     )
 }  # fmt: skip
 
