@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bso import surrogate as surrogates
 from bso.bits import unpack
 from bso.engine.native import OpTable, SynapseLayout, Threads, libraries
+from bso.memory import program_with
 from bso.surrogate import Surrogate
 from bso.trace import OTTT, SLTT, GradientRule
 
@@ -59,15 +60,9 @@ class _Task(ctypes.Structure):
     ]
 
 
-@cache
 def _openmp() -> ctypes.CDLL | None:
     """The OpenMP library that torch has loaded, if it is one of GNU's kind."""
-    try:
-        program = ctypes.CDLL(None)
-    except (OSError, TypeError):  # no such thing as the program's own symbols
-        return None
-    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    return program if all(hasattr(program, name) for name in names) else None
+    return program_with("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 def _run(

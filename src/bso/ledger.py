@@ -47,11 +47,11 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
         6553600
     """
     binary = [p.numel() for p in net.parameters() if isinstance(p, BinaryParameter)]
-    real = sum(p.numel() * p.element_size() for p in net.parameters() if not isinstance(p, BinaryParameter))
-    buffers = sum(b.numel() * b.element_size() for b in net.buffers())
+    real = sum(p.nbytes for p in net.parameters() if not isinstance(p, BinaryParameter))
+    buffers = sum(b.nbytes for b in net.buffers())
     momentum = 4 * sum(binary) if momentum_bits == 32 else sum(math.ceil(n / BLOCK) * (BLOCK + 4) for n in binary)
     states: list[int] = []
-    map_state(lambda tensor: states.append(tensor.numel() * tensor.element_size()), net.initial_state(sample[:1]))
+    map_state(lambda tensor: states.append(tensor.nbytes), net.initial_state(sample[:1]))
     layers = _layers(net, sample)
     kept, instants = batch * sample[:1].numel() * 4, [(0, 0)]
     for layer in layers:
@@ -105,10 +105,10 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
         sent = spikes if trace is None else trace
         found.append(
             _Layer(
-                entering=_bytes(spikes),
-                leaving=_bytes(output),
-                kept=0 if any(sent is trace for trace in held) else _bytes(sent),
-                weights=_bytes(weight),
+                entering=spikes.nbytes,
+                leaving=output.nbytes,
+                kept=0 if any(sent is trace for trace in held) else sent.nbytes,
+                weights=weight.nbytes,
                 reorders=_REORDERS if weight.dim() == 4 else 0,
             )
         )
@@ -118,7 +118,7 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
             held.append(output[0].trace)
         if not found or found[-1].neurons:
             found.append(_Layer())
-        found[-1].neurons = _bytes(output[1].membrane)
+        found[-1].neurons = output[1].membrane.nbytes
 
     handles = [m.register_forward_hook(synapse) for m in net.modules() if isinstance(m, TracedLayer)]
     handles += [m.register_forward_hook(neuron) for m in net.modules() if isinstance(m, LIF)]
@@ -128,10 +128,6 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
         for handle in handles:
             handle.remove()
     return found
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def assert_memory_constant(

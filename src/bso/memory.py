@@ -57,14 +57,16 @@ def peak_bytes(compute: Callable[[], object]) -> int:
 
 def give_back_free_memory() -> None:
     """Hands the pages that malloc keeps between tensors back to the system, where the C library can (glibc)."""
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
+    program = program_with("malloc_trim")
+    if program is not None:
+        program.malloc_trim(0)
 
 
 @cache
-def _malloc_trim() -> Any:
+def program_with(*names: str) -> ctypes.CDLL | None:
+    """The functions that this process has loaded, if these are among them."""
     try:
-        return getattr(ctypes.CDLL(None), "malloc_trim", None)
-    except (OSError, TypeError):  # no such thing as the program's own symbols
+        program = ctypes.CDLL(None)
+    except (OSError, TypeError):  # no such thing on this system
         return None
+    return program if all(hasattr(program, name) for name in names) else None

@@ -18,6 +18,7 @@ from bso.memory import give_back_free_memory
 from bso.neuron import LIF, Stateful, map_state
 from bso.optim import TBSO, accumulate_all, update_all
 
+# Bytes of a state from which on giving memory back is worth its time.
 _LARGE_STATE = 1 << 26
 
 

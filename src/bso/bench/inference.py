@@ -21,11 +21,11 @@ from torch.nn import functional as F
 import bso
 from bso.artifact import Add, Artifact, AveragePool, Concat, InputSpec, Layer, Lif, MaxPool, Scale, Synapse
 from bso.engine import Engine, Kernel
+from bso.models.vgg import VGG11
 
 FIRING_RATES = (0.05, 0.15, 0.3)
 BATCHES = (1, 64)
 THREADS = (1, 2)
-_VGG11 = (64, 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512)
 _TIME_STEPS, _THRESHOLD = 4, 2**16
 # A single image is shown so often in a row, and the mean counts: the first call after the rival's pays for its threads,
 # which go on spinning for a while, and for cold caches.
@@ -124,7 +124,7 @@ def random_vgg11(firing_rate: float, seed: int = 0) -> Artifact:
     spec = InputSpec("image", (3, 32, 32), 8, 1.0, (0.0,) * 3, (1.0,) * 3, (1,) * 3, (0,) * 3, 0, {})
     x = random_images(spec, 2, seed).float()
     layers: list[Layer] = []
-    for item in _VGG11:
+    for item in VGG11:
         inputs = (len(layers),)
         if isinstance(item, str):
             layers.append(AveragePool(f"pool{len(layers)}", inputs, (2, 2), (2, 2), (0, 0), False, False))

@@ -20,11 +20,11 @@ from tqdm import tqdm
 from bso.bits import split_parameters
 from bso.errors import UserError
 from bso.ledger import predict_memory
-from bso.models import vgg
+from bso.models import vgg11
+from bso.models.vgg import VGG11
 from bso.optim import TBSO
 from bso.train import free_bytes
 
-VGG11 = (64, 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512)
 _PEERS = ("spikingjelly-ottt",)
 METHODS = ("tbso", "tbso-8", "tbso-bf16", "plain", "latent-ottt", "bptt", "backward-floor", *_PEERS)
 """Ours with momentum in 32 and 8 bits, with backward in bfloat16, its modules one by one, latent weights online and by
@@ -135,7 +135,7 @@ def _point(spec: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any
         point[key] = statistics.median(values) if len(values) == len(results) else None
         point[f"{key}_spread"] = [min(values), max(values)] if values else None
     if spec["method"] in ("tbso", "tbso-8"):
-        net = vgg(VGG11, width=spec["width"])
+        net = vgg11(width=spec["width"])
         sample = torch.zeros(1, 3, spec["size"], spec["size"])
         bits = 8 if spec["method"] == "tbso-8" else 32
         point["predicted"] = predict_memory(net, sample, spec["batch"], momentum_bits=bits)
@@ -172,7 +172,7 @@ def _ratios(specs: list[dict[str, Any]], measured: list[list[dict[str, Any]]]) -
 
 def _state_per_weight(width: float) -> dict[str, float]:
     """Bytes that stay from update to update for each binary weight, counted, beside what is usual."""
-    net = vgg(VGG11, width=width)
+    net = vgg11(width=width)
     binary, _ = split_parameters(net)
     weights = sum(parameter.numel() for parameter in binary)
     bits = sum(parameter.bits.nbytes for parameter in binary)

@@ -125,24 +125,9 @@ void bso_gradient(const bso_convolution *k, const float *x, const float *gradien
 void bso_signs(const uint8_t *bits, const int64_t *number, float *signs, int32_t rank, int32_t threads)
 {
     const int64_t bytes = (*number + 7) / 8, first = bytes * rank / threads, last = bytes * (rank + 1) / threads;
-    int64_t byte;
-    int k;
-    for (byte = first; byte < last; byte++) {
-        const int here = *number - 8 * byte < 8 ? (int)(*number - 8 * byte) : 8;
-        float *const to = signs + 8 * byte;
-#if LANES > 1
-        if (here == 8) {
-            const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-            const __m256i set = _mm256_and_si256(_mm256_set1_epi32(bits[byte]), each);
-            const __m256i clear = _mm256_cmpeq_epi32(set, _mm256_setzero_si256());
-            const __m256i minus = _mm256_and_si256(clear, _mm256_set1_epi32(INT32_MIN));
-            _mm256_storeu_ps(to, _mm256_or_ps(_mm256_castsi256_ps(minus), _mm256_set1_ps(1)));
-            continue;
-        }
-#endif
-        for (k = 0; k < here; k++)
-            to[k] = bits[byte] >> k & 1 ? 1.0f : -1.0f;
-    }
+    const int64_t end = 8 * last < *number ? 8 * last : *number;
+    if (first < last)
+        bso_spread(bits + first, (size_t)(end - 8 * first), 1, -1, signs + 8 * first);
 }
 
 /* out[o][c][t] = in[o · steps[0] + c · steps[1] + t · steps[2]], a tile that stays in the cache at a time; the shape is outs,

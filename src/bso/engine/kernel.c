@@ -984,10 +984,7 @@ static int pack_pixel(const float *restrict x, int32_t channels, int32_t words, 
             valid &= !_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_or_si256(high, number)));
             for (p = 0; p < planes; p++)
                 bits[p] = (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_slli_epi32(number, 31 - p)));
-            for (p = 0; p < planes; p++)
-                out[p * words + c / BSO_WORD_BITS] |= (bso_word)bits[p] << c % BSO_WORD_BITS;
-            continue;
-        }
+        } else
 #endif
         for (k = 0; k < here; k++) {
             const float scaled = x[c + k] * (float)unit;

@@ -396,18 +396,20 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
         self._process = os.getpid()
 
-    def run(self, task: Callable[[int], Any]) -> list[Any]:
-        """What `task` returns for each number of a thread."""
+    def run(self, task: Callable[[int], object]) -> None:
+        """Calls `task` with the number of each thread, and waits for all."""
         if self.number == 1:
-            return [task(0)]
+            task(0)
+            return
         if self._pool is None or self._process != os.getpid():  # a forked child has the pool and not its threads
             self._pool, self._process = ThreadPoolExecutor(self.number - 1, "bso"), os.getpid()
         others = [self._pool.submit(task, rank) for rank in range(1, self.number)]
         try:
-            first = task(0)
+            task(0)
         finally:
             wait(others)  # whatever happens here, they write to memory that has to stay until they end
-        return [first, *(other.result() for other in others)]
+        for other in others:
+            other.result()
 
 
 class Native:

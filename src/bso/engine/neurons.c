@@ -38,8 +38,7 @@ static void pack_bits(const float *spikes, size_t number, uint8_t *bits)
     }
 }
 
-/* out = value where a bit is 0, else 0. */
-static void spread_silent(const uint8_t *bits, size_t number, float value, float *out)
+void bso_spread(const uint8_t *bits, size_t number, float set, float clear, float *out)
 {
     size_t i;
     int k;
@@ -47,14 +46,14 @@ static void spread_silent(const uint8_t *bits, size_t number, float value, float
 #if defined(__AVX2__)
         if (i + 8 <= number) {
             const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-            const __m256i set = _mm256_and_si256(_mm256_set1_epi32(bits[i / 8]), each);
-            const __m256i silent = _mm256_cmpeq_epi32(set, _mm256_setzero_si256());
-            _mm256_storeu_ps(out + i, _mm256_and_ps(_mm256_castsi256_ps(silent), _mm256_set1_ps(value)));
+            const __m256i found = _mm256_and_si256(_mm256_set1_epi32(bits[i / 8]), each);
+            const __m256 is_set = _mm256_castsi256_ps(_mm256_cmpeq_epi32(found, each));
+            _mm256_storeu_ps(out + i, _mm256_blendv_ps(_mm256_set1_ps(clear), _mm256_set1_ps(set), is_set));
             continue;
         }
 #endif
         for (k = 0; k < 8 && i + (size_t)k < number; k++)
-            out[i + (size_t)k] = bits[i / 8] >> k & 1 ? 0.0f : value;
+            out[i + (size_t)k] = bits[i / 8] >> k & 1 ? set : clear;
     }
 }
 
@@ -202,7 +201,7 @@ void bso_through_neurons(const bso_neurons *n, const float *sent, const float *m
         const size_t from = (size_t)image * size;
         float *const g = gradient + from;
         /* u − V_th: the reset has taken V_th off already where the neuron fired. */
-        spread_silent(bits + (size_t)image * ((size + 7) / 8), size, n->threshold, g);
+        bso_spread(bits + (size_t)image * ((size + 7) / 8), size, 0, n->threshold, g);
         for (c = 0; c < size; c++)
             g[c] = membrane[from + c] - g[c];
         differentiate(g, size, n->surrogate, n->parameter);

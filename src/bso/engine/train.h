@@ -39,6 +39,9 @@ int32_t bso_training_version(void);
 void bso_work(bso_task *task);
 void bso_work_as(bso_task *task, int32_t rank);
 
+/* out = `set` where a bit is 1, else `clear`. */
+void bso_spread(const uint8_t *bits, size_t number, float set, float clear, float *out);
+
 void bso_signs(const uint8_t *bits, const int64_t *number, float *signs, int32_t rank, int32_t threads);
 int32_t bso_gradient_block(void);
 void bso_gradient(const bso_convolution *k, const float *x, const float *gradient, float *sums, uint32_t *numbers,

@@ -15,7 +15,7 @@ from bso.neuron import LIF
 from bso.norm import BatchNorm2d
 
 POOL = "pool"
-_VGG11 = (64, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512)
+VGG11 = (64, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512)
 
 
 def scaled(channels: int, width: float) -> int:
@@ -97,4 +97,4 @@ def vgg11(
         >>> round(bso.model_size(net).stored_bytes / 1e6, 2), round(bso.model_size(net).real_bytes / 1e6, 2)
         (1.2, 36.91)
     """
-    return vgg(_VGG11, num_classes=num_classes, in_channels=in_channels, width=width, weights=weights, neuron=neuron)
+    return vgg(VGG11, num_classes=num_classes, in_channels=in_channels, width=width, weights=weights, neuron=neuron)
