@@ -17,7 +17,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 ENGINE = Path("bso", "engine")
-SOURCES = ("kernel.c", "neurons.c", "gradient.c", "work.c")
+SOURCES = ("kernel.c", "neurons.c", "winograd.c", "work.c")
 HEADERS = ("kernel.h", "count.h", "train.h")
 # Additions and products are rounded one by one, as torch rounds them.
 ROUNDING = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")

@@ -15,7 +15,7 @@ from bso.engine.native import libraries
 
 pytestmark = pytest.mark.skipif(not libraries(), reason="the C kernel was not built")
 
-GEOMETRIES = {
+GEOMETRIES: dict[str, dict[str, Any]] = {
     "usual": dict(ins=64, outs=64, kernel=(3, 3), padding=(1, 1)),
     "wide": dict(ins=70, outs=600, kernel=(3, 3), padding=(1, 1)),
     "odd": dict(ins=5, outs=67, kernel=(2, 3), padding=(0, 2), stride=(1, 2), dilation=(2, 1)),
@@ -24,20 +24,21 @@ GEOMETRIES = {
 }
 
 
-def case(name: str, *, pooled: bool) -> tuple[Tensor, Tensor, torch.Size, dict]:
+def case(name: str, *, pooled: bool) -> tuple[Tensor, Tensor, torch.Size, kernels.Geometry]:
     torch.manual_seed(0)
-    geometry = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1} | GEOMETRIES[name]
-    ins, outs, kernel = (geometry.pop(key) for key in ("ins", "outs", "kernel"))
+    settings = dict(GEOMETRIES[name])
+    ins, outs, kernel = (settings.pop(key) for key in ("ins", "outs", "kernel"))
+    geometry = kernels.Geometry(**settings)
     x = (torch.rand(3, ins, 14, 10) < 0.3).float()
     x = F.avg_pool2d(x, 2) if pooled else x
     x[1] = 0
     x[2] = 1  # every count at its largest
-    weight = torch.randn(outs, ins // geometry["groups"], *kernel)
+    weight = torch.randn(outs, ins // geometry.groups, *kernel)
     return x, pack(weight.flatten() >= 0), weight.shape, geometry
 
 
-def expected(x: Tensor, bits: Tensor, shape: torch.Size, geometry: dict) -> Tensor:
-    return F.conv2d(x, bso.bits.unpack(bits, shape.numel()).view(shape), None, **geometry)
+def expected(x: Tensor, bits: Tensor, shape: torch.Size, geometry: kernels.Geometry) -> Tensor:
+    return F.conv2d(x, bso.bits.unpack(bits, shape.numel()).view(shape), None, *geometry)
 
 
 @pytest.mark.parametrize("library", ["baseline", "avx2", "avx512"])
@@ -49,7 +50,7 @@ def test_counts_are_convolutions(library: str, name: str, pooled: bool, monkeypa
         pytest.skip(f"this processor or compiler has no {library}")
     monkeypatch.setattr(kernels, "libraries", lambda: {library: found[library]})
     x, bits, shape, geometry = case(name, pooled=pooled)
-    made = kernels.convolve(x, bits, shape, **geometry)
+    made = kernels.convolve(x, bits, shape, geometry)
     assert made is not None
     assert torch.equal(made, expected(x, bits, shape, geometry))
 
@@ -64,11 +65,11 @@ def test_threads_share_the_work(threads: int, openmp: bool, monkeypatch: pytest.
     try:
         for pooled in (False, True):
             arguments = case("usual", pooled=pooled)
-            made = kernels.convolve(*arguments[:3], **arguments[3])
+            made = kernels.convolve(*arguments)
             assert made is not None
             assert torch.equal(made, expected(*arguments))
-        gradient = torch.randn(70, 3, 3, 40).permute(0, 3, 1, 2)
-        assert torch.equal(kernels.row_major(gradient), gradient)
+        for ours, exact in gradients(7, 40, 50, (9, 13), (1, 1)):
+            assert (ours - exact).norm() <= 2e-6 * exact.norm()
         x = torch.randn(7, 16, 4, 6, generator=torch.Generator().manual_seed(0))
         several = neuron_step(x, bso.surrogate.Sigmoid(), pooled=True)
         torch.set_num_threads(1)
@@ -83,16 +84,16 @@ def test_threads_share_the_work(threads: int, openmp: bool, monkeypatch: pytest.
 def test_other_numbers_are_left_to_torch(value: float, pooled: bool) -> None:
     x, bits, shape, geometry = case("odd", pooled=pooled)
     x[-1, -1, -1, -1] = value
-    served = kernels.convolve(x, bits, shape, **geometry)
+    served = kernels.convolve(x, bits, shape, geometry)
     assert (served is None) == (value != 0.5)  # a mean of four spikes may be a half
 
 
 def test_what_the_kernel_does_not_serve() -> None:
     x, bits, shape, geometry = case("usual", pooled=False)
-    assert kernels.convolve(x.double(), bits, shape, **geometry) is None
-    assert kernels.convolve(x[:0], bits, shape, **geometry) is None
+    assert kernels.convolve(x.double(), bits, shape, geometry) is None
+    assert kernels.convolve(x[:0], bits, shape, geometry) is None
     few = torch.Size((8, *shape[1:]))
-    assert kernels.convolve(x, bits[: few.numel() // 8], few, **geometry) is None
+    assert kernels.convolve(x, bits[: few.numel() // 8], few, geometry) is None
 
 
 @pytest.mark.parametrize(
@@ -112,52 +113,99 @@ def test_layers_count_and_their_gradients_stay(
         assert torch.equal(ours, theirs)
 
 
+def gradients(
+    batch: int, ins: int, outs: int, size: tuple[int, int], padding: tuple[int, int]
+) -> list[tuple[Tensor, Tensor]]:
+    """Those of what enters a convolution and of its weights, in tiles and from autograd in double precision."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, ins, *size, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(outs, ins, 3, 3, dtype=torch.float64).sign().requires_grad_()
+    made = F.conv2d(x, weight, padding=padding)
+    grad = torch.randn(made.shape, dtype=torch.float64).float()
+    made.backward(grad.double())
+    bits, geometry = pack(weight.detach().flatten() >= 0), kernels.Geometry(padding=padding)
+    of_input = kernels.input_gradient(grad, bits, weight.shape, size, geometry)
+    x_trace = x.detach().float()
+    of_weight = kernels.weight_gradient(grad, x_trace, weight.shape, geometry)
+    found = []
+    for ours, exact in ((of_input, x.grad), (of_weight, weight.grad)):
+        assert ours is not None
+        assert exact is not None
+        assert ours.dtype == torch.float32
+        assert ours.shape == exact.shape
+        found.append((ours, exact))
+    assert of_weight is not None
+    assert of_weight.is_contiguous()
+    return found
+
+
 @pytest.mark.parametrize("library", ["avx2", "avx512", "baseline"])
+@pytest.mark.parametrize("padding", [(1, 1), (0, 0), (2, 1), (0, 2)])
 @pytest.mark.parametrize(
-    ("kernel", "padding"), [((3, 3), (1, 1)), ((3, 3), (0, 0)), ((2, 3), (1, 2)), ((1, 1), (0, 0)), ((5, 1), (2, 0))]
+    ("batch", "ins", "outs", "size"),
+    [(1, 48, 64, (20, 20)), (7, 33, 70, (11, 7)), (70, 32, 35, (7, 12)), (2, 130, 32, (4, 8)), (3, 40, 41, (16, 3))],
 )
-@pytest.mark.parametrize(("batch", "size"), [(1, (20, 20)), (7, (9, 5)), (70, (5, 3))])
-def test_weight_gradients_of_inputs_that_are_not_zero(
-    library: str, kernel: tuple[int, int], padding: tuple[int, int], batch: int, size: tuple[int, int], monkeypatch
+def test_gradients_in_tiles(
+    library: str, padding: tuple[int, int], batch: int, ins: int, outs: int, size: tuple[int, int], monkeypatch
 ) -> None:
     found = libraries()
     if library not in found:
         pytest.skip(f"this processor or compiler has no {library}")
     monkeypatch.setattr(kernels, "libraries", lambda: {library: found[library]})
-    torch.manual_seed(0)
-    x = torch.randn(batch, 48, *size) * (torch.rand(batch, 48, *size) < 0.2)
-    weight = torch.randn(128, 48, *kernel, dtype=torch.float64, requires_grad=True)
-    geometry: dict[str, Any] = {"stride": (1, 1), "padding": padding, "dilation": (1, 1), "groups": 1}
-    made = F.conv2d(x.double(), weight, None, **geometry)
-    grad = torch.randn(made.shape)
-    made.backward(grad.double())
-    assert weight.grad is not None
-    ours = kernels.weight_gradient(grad, x, weight.shape, **geometry)
-    assert ours is not None
-    assert ours.is_contiguous()
-    assert (ours - weight.grad).norm() <= 1e-6 * weight.grad.norm()
+    monkeypatch.setattr(kernels, "_MIN_TILE_PIXELS", 1)
+    for ours, exact in gradients(batch, ins, outs, size, padding):
+        assert (ours - exact).norm() <= 2e-6 * exact.norm()
+        assert (ours - exact).abs().max() <= 1e-5 * exact.abs().max()
 
 
-def test_where_weight_gradients_are_left_to_torch() -> None:
-    x, grad, shape = torch.zeros(2, 16, 4, 4), torch.zeros(2, 128, 4, 4), torch.Size((128, 16, 3, 3))
-    geometry: dict[str, Any] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
-    assert kernels.weight_gradient(grad, x, shape, **geometry) is not None
-    assert kernels.weight_gradient(grad, x + 1, shape, **geometry) is None
-    assert kernels.weight_gradient(grad, x.double(), shape, **geometry) is None
-    assert kernels.weight_gradient(grad, x, torch.Size((136, 16, 3, 3)), **geometry) is None
+def test_gradients_of_some_images_and_channels_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = gradients(5, 32, 50, (8, 12), (1, 1))
+    monkeypatch.setattr(kernels, "_POINTS", 1)
+    monkeypatch.setattr(kernels, "_SUMS", 36 * 32 * 20)  # blocks of 17, 17 and 16 channels
+    for (ours, _), (other, exact) in zip(whole, gradients(5, 32, 50, (8, 12), (1, 1)), strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-5, atol=1e-5 * float(exact.abs().max()))
+
+
+def test_gradients_of_nothing_are_nothing() -> None:
+    x, grad, shape = torch.randn(2, 64, 8, 8), torch.randn(2, 64, 8, 8), torch.Size((64, 64, 3, 3))
+    x[:, 5] = 0
+    grad[:, 7] = 0
+    made = kernels.weight_gradient(grad, x, shape, kernels.Geometry(padding=(1, 1)))
+    assert made is not None
+    assert not made[7].any()
+    assert not made[:, 5].any()
+    assert made.count_nonzero() > 0.9 * made.numel()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_gradient_that_is_not_finite_is_seen(value: float) -> None:
+    x, grad, shape = torch.randn(2, 64, 8, 8), torch.randn(2, 64, 8, 8), torch.Size((64, 64, 3, 3))
+    grad[1, 3, 4, 5] = value
+    geometry = kernels.Geometry(padding=(1, 1))
+    of_weight = kernels.weight_gradient(grad, x, shape, geometry)
+    of_input = kernels.input_gradient(grad, torch.zeros(8 * 64 * 9, dtype=torch.uint8), shape, (8, 8), geometry)
+    for made in (of_weight, of_input):
+        assert made is not None
+        assert not made.isfinite().all()
+
+
+def test_gradients_that_are_left_to_torch() -> None:
+    x, grad, shape = torch.zeros(2, 64, 8, 8), torch.zeros(2, 64, 8, 8), torch.Size((64, 64, 3, 3))
+    bits, usual = torch.zeros(8 * 64 * 9, dtype=torch.uint8), kernels.Geometry(padding=(1, 1))
+
+    def served(grad: Tensor, x: Tensor, shape: torch.Size, geometry: kernels.Geometry) -> list[bool]:
+        of_weight = kernels.weight_gradient(grad, x, shape, geometry)
+        of_input = kernels.input_gradient(grad, bits, shape, (x.shape[2], x.shape[3]), geometry)
+        return [made is not None for made in (of_weight, of_input)]
+
+    assert served(grad, x, shape, usual) == [True, True]
+    assert served(grad.double(), x.double(), shape, usual) == [False, False]
+    assert served(grad[..., :2, :2], x[..., :2, :2], shape, usual) == [False, False]
+    for other in (torch.Size((16, 64, 3, 3)), torch.Size((64, 16, 3, 3)), torch.Size((64, 64, 3, 1))):
+        assert served(grad, x, other, usual) == [False, False]
     others: list[dict[str, Any]] = [{"stride": (2, 2)}, {"dilation": (2, 1)}, {"groups": 2}, {"padding": (3, 1)}]
-    for other in others:
-        assert kernels.weight_gradient(grad, x, shape, **(geometry | other)) is None
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (2, 3, 1, 0), (3, 2, 1, 0)])
-def test_gradients_in_the_order_of_the_bits(order: tuple[int, ...]) -> None:
-    shape = (37, 20, 3, 2)
-    back = [order.index(axis) for axis in range(4)]
-    gradient = torch.randn([shape[axis] for axis in order]).permute(back)
-    made = kernels.row_major(gradient)
-    assert made.is_contiguous()
-    assert torch.equal(made, gradient)
+    for changed in others:
+        assert served(grad, x, shape, usual._replace(**changed)) == [False, False]
 
 
 def neuron_step(x: Tensor, surrogate: bso.surrogate.Surrogate, *, pooled: bool) -> list[Tensor]:
@@ -279,8 +327,8 @@ def test_the_default_type_of_torch_changes_nothing(dtype: torch.dtype) -> None:
     torch.set_default_dtype(dtype)
     try:
         assert torch.equal(net(x), expected_currents)
-        gradient = torch.randn(64, 3, 3, 64, dtype=torch.float32).permute(0, 3, 1, 2)
-        assert torch.equal(kernels.row_major(gradient), gradient)
+        for ours, exact in gradients(2, 32, 32, (8, 8), (1, 1)):
+            assert (ours - exact).norm() <= 2e-6 * exact.norm()
         x = torch.ones(5, 16, 2, 3, dtype=torch.float32)[..., :2].contiguous(memory_format=torch.channels_last)
         layer = kernels.neurons(x, True, bso.trace.OTTT(), bso.surrogate.Sigmoid(), 0.5, 1.0)
         assert layer is not None

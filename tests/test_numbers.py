@@ -103,11 +103,9 @@ def training(found: Any) -> list[str]:
     peer = "spikingjelly-ottt"
     peaks = [f"{ratio(found, 'peak_bytes', 'tbso', batch, peer):.2f}" for batch in (32, 128)]
     times = [f"{1 / ratio(found, 'step_seconds', 'tbso', batch, peer):.2f}" for batch in (32, 128)]
-    rounded = [f"{1 / ratio(found, 'step_seconds', 'tbso-bf16', batch, peer):.1f}" for batch in (32, 128)]
     return [
         f"{' and '.join(peaks)} times its peak memory",
         f"{' and '.join(times)} times as fast",
-        f"{' and '.join(rounded)} with backward in bfloat16",
     ]
 
 

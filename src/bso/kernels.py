@@ -2,13 +2,17 @@
 
 Synapses: spikes are bits, so what they add up to is a count. Sums of ±1 over spikes, or over means of four spikes, are
 whole numbers of quarters, which single precision holds exactly in any order of addition: the kernel gives the very bits
-that torch's convolution gives. Weight gradients: from those inputs alone that are not zero, where these are few.
-Neurons: all of a time step while an image is in the cache, rounded as torch rounds.
+that torch's convolution gives. Their gradients: by Winograd's algorithm, a quarter of a plain convolution's
+multiplications and nearly its rounding. Neurons: all of a time step while an image is in the cache, rounded as torch
+rounds.
 """
 
 import ctypes
+import threading
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache, lru_cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +25,18 @@ from bso.surrogate import Surrogate
 from bso.trace import OTTT, SLTT, GradientRule
 
 # `bso_training_version` of work.c.
-_VERSION = 1
+_VERSION = 2
 
 # Fewer channels than this leave bits of a word of the kernel idle; then torch is as fast.
 _MIN_CHANNELS = 64
 
-# A larger share of inputs that are not zero, and a dense product is faster.
-_MAX_SHARE = 0.35
+# Fewer channels, or fewer pixels in a tile of 16, and a plain convolution is as fast.
+_MIN_TILE_CHANNELS = 32
+_MIN_TILE_PIXELS = 9
 
-# Of as many images as have so many the weight gradient is made at a time.
-_PIXELS = 256
+# Floats that tiles take on either side of their product, and that sums of products take: what a cache holds.
+_POINTS = 5 << 19
+_SUMS = 5 << 19
 
 _SURROGATES = {  # as neurons.c numbers them, and the name of their parameter
     surrogates.Sigmoid: (0, "alpha"),
@@ -47,7 +53,8 @@ _layout = lru_cache(256)(SynapseLayout)
 class _Function(IntEnum):
     """As work.c numbers them."""
 
-    ROWS, CURRENTS, SIGNS, GRADIENT, REORDER, FIRE, QUARTERS, THROUGH_NEURONS, THROUGH_NORM = range(9)
+    ROWS, CURRENTS, SIGNS, FIRE, QUARTERS, THROUGH_NEURONS, THROUGH_NORM = range(7)
+    PIXELS_TO_POINTS, FILTERS_TO_POINTS, POINTS_TO_PIXELS, SIGNS_TO_POINTS, POINTS_TO_TAPS = range(7, 12)
 
 
 class _Task(ctypes.Structure):
@@ -97,20 +104,27 @@ def _version(library: ctypes.CDLL) -> int:
     return library.bso_training_version() if hasattr(library, "bso_training_version") else 0
 
 
-def convolve(
-    x: Tensor, bits: Tensor, shape: torch.Size, stride: _Pair, padding: _Pair, dilation: _Pair, groups: int
-) -> Tensor | None:
+class Geometry(NamedTuple):
+    """How a convolution moves its filters."""
+
+    stride: _Pair = (1, 1)
+    padding: _Pair = (0, 0)
+    dilation: _Pair = (1, 1)
+    groups: int = 1
+
+
+def convolve(x: Tensor, bits: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor | None:
     """The convolution of spikes with one-bit weights of `shape`, channels last; None where the kernel does not serve.
 
     It serves for spikes and means of four spikes.
     """
-    library, (outs, ins, height, width) = _library(x), shape
+    library, (outs, ins, height, width), groups = _library(x), shape, geometry.groups
     if library is None or _library(bits, torch.uint8) is None or outs // groups < _MIN_CHANNELS:
         return None
     if x.shape[1] != ins * groups:
         return None  # torch says what is wrong
     x = _channels_last(x.detach())
-    layout = _layout(tuple(x.shape[1:]), tuple(shape), stride, padding, dilation, groups)
+    layout = _layout(tuple(x.shape[1:]), tuple(shape), *geometry)
     if min(layout.made) < 1 or layout.weight_bytes >= 2**31:
         return None
     rows = x.new_zeros(layout.weight_bytes, dtype=torch.uint8)
@@ -124,48 +138,159 @@ def convolve(
     return currents if served else None
 
 
-class _ConvolutionTable(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int32) for name in ("images", "height", "width", "ins", "outs", "down", "across")]
+class _TileTable(ctypes.Structure):
+    """`bso_tiles` of train.h."""
+
+    _fields_ = [
+        (name, ctypes.c_int32)
+        for name in ("images", "height", "width", "channels", "step", "down", "across", "top", "left")
+    ]
 
 
-def weight_gradient(
-    grad: Tensor, x: Tensor, shape: torch.Size, stride: _Pair, padding: _Pair, dilation: _Pair, groups: int
-) -> Tensor | None:
-    """The weight gradient of a convolution from those inputs that are not zero; None where that does not pay."""
-    library, (outs, ins, down, across) = _library(x), shape
-    plain = stride == dilation == (1, 1) and groups == 1 and padding[0] < down and padding[1] < across
-    if library is None or not plain or ins % 16 or outs % library.bso_gradient_block():
+class _Tiles:
+    """Images `[B, H, W, C]` in tiles of 4 by 4 pixels.
+
+    Args:
+        images: The images, channels last.
+        made: Height and width of what the tiles cover.
+        before: Rows and columns that the first tile begins before the image.
+        channels: Some of its channels.
+    """
+
+    def __init__(self, images: Tensor, made: _Pair, before: _Pair, channels: slice = slice(None)) -> None:
+        _, height, width, step = images.shape
+        down, across = -(-made[0] // 4), -(-made[1] // 4)
+        self._images = images[..., channels]
+        self.channels = self._images.shape[3]
+        self._table = _TileTable(0, height, width, self.channels, step, down, across, *before)
+
+    def run(self, library: ctypes.CDLL, function: _Function, images: slice, points: Tensor) -> None:
+        """Works on some of the images; `points` has room for as many at least."""
+        part = self._images[images]
+        self._table.images = len(part)
+        _run(library, function, self._table, part, points)
+
+
+def _in_tiles(shape: torch.Size, made: _Pair, geometry: Geometry) -> bool:
+    """Whether tiles pay: for 3 by 3 taps next to each other, where channels are many and tiles are full."""
+    outs, ins, *taps = shape
+    padding = geometry.padding
+    plain = taps == [3, 3] and geometry == Geometry(padding=padding) and max(padding) < 3
+    full = made[0] * made[1] >= _MIN_TILE_PIXELS * _num_tiles(made)
+    return plain and full and min(outs, ins) >= _MIN_TILE_CHANNELS
+
+
+def _num_tiles(size: _Pair) -> int:
+    return -(-size[0] // 4) * -(-size[1] // 4)
+
+
+class _Room(threading.local):
+    """Memory that tiles of all layers share, one after another: as much at a time would mostly be waiting for pages."""
+
+    floats = torch.empty(0)
+
+    def take(self, *numbers: int) -> Sequence[Tensor]:
+        """Room for so many floats each, with anything in it."""
+        if len(self.floats) < sum(numbers):
+            self.floats = torch.empty(0)
+            self.floats = torch.empty(sum(numbers), dtype=torch.float32, device="cpu")
+        return self.floats[: sum(numbers)].split(numbers)
+
+
+_room = _Room()
+
+
+class _Plan(NamedTuple):
+    """How much is worked on at a time."""
+
+    images: int
+    channels: int
+    """Output channels of a weight gradient."""
+    room: tuple[int, int, int]
+    """Floats on either side of the product, and in what is left of it or is made for it."""
+
+
+def _plan_for_input(batch: int, shape: torch.Size, size: _Pair) -> _Plan:
+    outs, ins, *_ = shape
+    tiles = 36 * _num_tiles(size)
+    images = max(1, min(batch, _POINTS // (tiles * max(outs, ins))))
+    return _Plan(images, outs, (images * tiles * outs, images * tiles * ins, 6 * outs * ins))
+
+
+def _plan_for_weight(batch: int, shape: torch.Size, size: _Pair) -> _Plan:
+    outs, ins, *_ = shape
+    tiles = 36 * _num_tiles(size)
+    channels = -(-outs // -(-36 * outs * ins // _SUMS))
+    images = max(1, min(batch, _POINTS // (tiles * max(channels, ins))))
+    return _Plan(images, channels, (images * tiles * ins, images * tiles * channels, 36 * channels * ins))
+
+
+def tile_bytes(batch: int, shape: torch.Size, entering: _Pair, leaving: _Pair, geometry: Geometry) -> int:
+    """The room that the gradients of a convolution with one-bit weights take; 0 where they are left to torch.
+
+    Args:
+        batch: Images.
+        shape: Of the weights.
+        entering: Height and width of what enters.
+        leaving: Height and width of what leaves.
+        geometry: Of the convolution.
+    """
+    if not libraries() or not (_in_tiles(shape, entering, geometry) and _in_tiles(shape, leaving, geometry)):
+        return 0
+    plans = _plan_for_input(batch, shape, entering), _plan_for_weight(batch, shape, leaving)
+    return 4 * max(sum(plan.room) for plan in plans)
+
+
+def input_gradient(grad: Tensor, bits: Tensor, shape: torch.Size, size: _Pair, geometry: Geometry) -> Tensor | None:
+    """The gradient of images of `size` that enter a convolution with one-bit weights; None where tiles do not pay."""
+    library, (outs, ins, *_) = _library(grad), shape
+    if library is None or _library(bits, torch.uint8) is None or not _in_tiles(shape, size, geometry):
         return None
-    some = x[:: -(-len(x) // 4)]
-    if some.count_nonzero() > _MAX_SHARE * some.numel():
-        return None
-    x, grad = (_channels_last(part).permute(0, 2, 3, 1) for part in (x, grad))
-    batch, height, width, _ = x.shape
-    together = min(batch, -(-_PIXELS // (height * width)))
-    table = _ConvolutionTable(together, height, width, ins, outs, down, across)
-    padded = grad.new_zeros(together, height + down - 1, width + across - 1, outs)
-    top, left = down - 1 - padding[0], across - 1 - padding[1]
-    inside = padded[:, top : top + grad.shape[1], left : left + grad.shape[2]]
-    sums = grad.new_zeros(down * across, ins, outs)
-    numbers = grad.new_empty(ins, dtype=torch.int32)
-    lists = grad.new_empty(ins, together * height * width, dtype=torch.int64)
-
-    for start in range(0, batch, together):
-        table.images = min(together, batch - start)
-        inside[: table.images] = grad[start : start + table.images]
-        _run(library, _Function.GRADIENT, table, x[start:], padded, sums, numbers, lists)
-    return row_major(sums.view(down, across, ins, outs).permute(3, 2, 0, 1))
-
-
-def row_major(gradient: Tensor) -> Tensor:
-    """A weight gradient `[outs, ins, height, width]` in the order of the weights' bits."""
-    library, (*steps, down, across) = _library(gradient), gradient.stride()
-    if library is None or gradient.is_contiguous() or down != gradient.shape[3] * across:
-        return gradient.contiguous()
-    made, (outs, ins, *kernel) = gradient.new_empty(gradient.shape), gradient.shape
-    shape = (ctypes.c_int32 * 3)(outs, ins, kernel[0] * kernel[1])
-    _run(library, _Function.REORDER, gradient, (ctypes.c_int64 * 3)(*steps, across), shape, made)
+    made, padding = _empty_images(grad, (len(grad), ins, *size)), geometry.padding
+    entering = _Tiles(_pixels(grad), size, (2 - padding[0], 2 - padding[1]))
+    leaving = _Tiles(made.permute(0, 2, 3, 1), size, (0, 0))
+    plan = _plan_for_input(len(grad), shape, size)
+    points, products, row = _room.take(*plan.room)
+    for start in range(0, len(grad), plan.images):
+        images = slice(start, start + plan.images)
+        tiles = min(plan.images, len(grad) - start) * _num_tiles(size)
+        entering.run(library, _Function.PIXELS_TO_POINTS, images, points)
+        for number in range(6):
+            six = slice(6 * number, 6 * number + 6)
+            _run(library, _Function.SIGNS_TO_POINTS, bits, (ctypes.c_int32 * 3)(outs, ins, number), row)
+            torch.bmm(_planes(points, tiles, outs)[six], row.view(6, outs, ins), out=_planes(products, tiles, ins)[six])
+        leaving.run(library, _Function.POINTS_TO_PIXELS, images, products)
     return made
+
+
+def weight_gradient(grad: Tensor, x: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor | None:
+    """The weight gradient of a convolution that `x`, spikes or a trace, enters; None where tiles do not pay."""
+    library, (outs, ins, *_) = _library(x), shape
+    size = (grad.shape[2], grad.shape[3])
+    if library is None or not _in_tiles(shape, size, geometry):
+        return None
+    made = grad.new_empty(shape)
+    grad, x = _pixels(grad), _pixels(x)
+    entering = _Tiles(x, size, geometry.padding)
+    plan = _plan_for_weight(len(x), shape, size)
+    points, filters, room = _room.take(*plan.room)
+    for first in range(0, outs, plan.channels):
+        leaving = _Tiles(grad, size, (0, 0), slice(first, first + plan.channels))
+        sums = _planes(room, leaving.channels, ins)
+        for start in range(0, len(x), plan.images):
+            images = slice(start, start + plan.images)
+            tiles = min(plan.images, len(x) - start) * _num_tiles(size)
+            if first == 0 or plan.images < len(x):  # else they are there from the channels before
+                entering.run(library, _Function.PIXELS_TO_POINTS, images, points)
+            leaving.run(library, _Function.FILTERS_TO_POINTS, images, filters)
+            planes = _planes(filters, tiles, leaving.channels).transpose(1, 2), _planes(points, tiles, ins)
+            torch.baddbmm(sums, *planes, beta=int(start > 0), out=sums)
+        _run(library, _Function.POINTS_TO_TAPS, sums, (ctypes.c_int32 * 2)(leaving.channels, ins), made[first:])
+    return made
+
+
+def _planes(points: Tensor, tiles: int, channels: int) -> Tensor:
+    return points[: 36 * tiles * channels].view(36, tiles, channels)
 
 
 class _NeuronTable(ctypes.Structure):
@@ -277,3 +402,7 @@ def _empty_images(like: Tensor, size: tuple[int, ...]) -> Tensor:
 
 def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def _pixels(x: Tensor) -> Tensor:
+    return _channels_last(x).permute(0, 2, 3, 1)

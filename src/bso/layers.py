@@ -6,7 +6,6 @@ Each runs one forward convolution a step. The product is bilinear, so the trace 
 spikes where the weight gradient is made, and neither the spikes nor dense weights are kept for backward.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -14,9 +13,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from bso import kernels
 from bso.bits import BinaryModule, BinaryParameter
 from bso.errors import UserError
-from bso.kernels import convolve, row_major, signs, weight_gradient
 from bso.trace import Activity
 
 Weights = Literal["binary", "latent", "real"]
@@ -27,36 +26,36 @@ class _Product(Protocol):
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor: ...
 
-    def count(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
+    def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
         """The same for one-bit weights, if a kernel serves."""
         ...
 
-    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor: ...
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor: ...
 
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor: ...
 
 
-@dataclass(frozen=True)
-class _Convolution:
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int
-
+class _Convolution(kernels.Geometry):
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)
+        return F.conv2d(x, weight, None, *self)
 
-    def count(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
-        return convolve(x, bits, shape, self.stride, self.padding, self.dilation, self.groups)
+    def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
+        return kernels.convolve(x, bits, shape, self)
 
-    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return self._gradients(grad, x, weight, (True, False, False))[0]
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor:
+        gradient = None
+        if bits is not None:
+            size = x.shape[2], x.shape[3]
+            gradient = kernels.input_gradient(grad, bits, weight.shape, size, self)
+        if gradient is None:
+            gradient = self._gradients(grad, x, _dense(weight, bits), (True, False, False))[0]
+        return gradient
 
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
-        gradient = weight_gradient(grad, x, shape, self.stride, self.padding, self.dilation, self.groups)
+        gradient = kernels.weight_gradient(grad, x, shape, self)
         if gradient is None:
             shaped = grad.new_empty(()).expand(shape)  # only its shape is read
-            gradient = row_major(self._gradients(grad, x, shaped, (False, True, False))[1])
+            gradient = self._gradients(grad, x, shaped, (False, True, False))[1].contiguous()
         return gradient
 
     def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> Any:
@@ -69,15 +68,14 @@ class _MatrixProduct:
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
 
-    def count(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
+    def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
         if x.dim() != 2:
             return None
-        one = (1, 1)
-        currents = convolve(x[..., None, None], bits, torch.Size((*shape, *one)), one, (0, 0), one, 1)
+        currents = kernels.convolve(x[..., None, None], bits, torch.Size((*shape, 1, 1)), kernels.Geometry())
         return None if currents is None else currents.flatten(1)
 
-    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return grad @ weight
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor:
+        return grad @ _dense(weight, bits)
 
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
         return grad.reshape(-1, shape[0]).T @ x.reshape(-1, shape[1])
@@ -94,31 +92,30 @@ class _Synapse(torch.autograd.Function):
         weight: Tensor,
         bits: Tensor | None,
         product: _Product,
-        backward_dtype: torch.dtype | None,
     ) -> Tensor:
         # Saving the bits, not their dense copy, also lets autograd notice a flip between forward and backward.
         ctx.save_for_backward(spikes if trace is None else trace, weight, bits)
-        ctx.product, ctx.backward_dtype = product, backward_dtype
+        ctx.product = product
         currents = None
         if bits is not None and spikes.dtype == weight.dtype:
-            currents = product.count(spikes, bits, weight.shape)
-        return product.forward(spikes, _dense(weight, bits, weight.dtype)) if currents is None else currents
+            currents = product.counted(spikes, bits, weight.shape)
+        return product.forward(spikes, _dense(weight, bits)) if currents is None else currents
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         presynaptic, weight, bits = ctx.saved_tensors
-        dtype, grad_spikes, grad_weight = ctx.backward_dtype or weight.dtype, None, None
-        grad, presynaptic = grad_outputs[0].to(dtype), presynaptic.to(dtype)
+        grad_spikes = grad_weight = None
+        grad, presynaptic = grad_outputs[0].to(weight.dtype), presynaptic.to(weight.dtype)
         if ctx.needs_input_grad[0]:  # first, so that dense weights and their gradient are never there together
-            grad_spikes = ctx.product.input_gradient(grad, presynaptic, _dense(weight, bits, dtype)).to(weight.dtype)
+            grad_spikes = ctx.product.input_gradient(grad, presynaptic, weight, bits)
         if ctx.needs_input_grad[2]:
-            grad_weight = ctx.product.weight_gradient(grad, presynaptic, weight.shape).to(weight.dtype)
-        return grad_spikes, None, grad_weight, None, None, None
+            grad_weight = ctx.product.weight_gradient(grad, presynaptic, weight.shape)
+        return grad_spikes, None, grad_weight, None, None
 
 
-def _dense(weight: Tensor, bits: Tensor | None, dtype: torch.dtype) -> Tensor:
-    return weight.to(dtype) if bits is None else signs(bits, weight.numel(), dtype).view(weight.shape)
+def _dense(weight: Tensor, bits: Tensor | None) -> Tensor:
+    return weight if bits is None else kernels.signs(bits, weight.numel(), weight.dtype).view(weight.shape)
 
 
 class _Binarize(torch.autograd.Function):
@@ -140,8 +137,6 @@ class TracedLayer(BinaryModule):
     """Base of synapses. `weights` says what they are: one bit each, or for comparison latent or real."""
 
     weight: nn.Parameter
-    backward_dtype: torch.dtype | None = None
-    """What the two products of backward are computed in, such as `torch.bfloat16`; by default the weights' own type."""
 
     def __init__(self, shape: tuple[int, ...], weights: Weights) -> None:
         super().__init__()
@@ -160,7 +155,7 @@ class TracedLayer(BinaryModule):
             bits = weight.bits
         elif self.weights == "latent":
             weight = _Binarize.apply(weight)
-        return _Synapse.apply(spikes, trace, weight, bits, product, self.backward_dtype)  # pyright: ignore[reportReturnType]
+        return _Synapse.apply(spikes, trace, weight, bits, product)  # pyright: ignore[reportReturnType]
 
 
 class TracedConv2d(TracedLayer):

@@ -12,12 +12,15 @@ from bso.bits import BinaryParameter
 from bso.engine.native import libraries
 from bso.errors import UserError
 from bso.fused import recycling_state
-from bso.layers import TracedLayer
+from bso.kernels import Geometry, tile_bytes
+from bso.layers import TracedConv2d, TracedLayer
 from bso.memory import peak_bytes
 from bso.momentum import BLOCK
 from bso.network import ImageNetwork
 from bso.neuron import LIF, LIFState, Stateful, map_state
 from bso.trace import Activity
+
+_Pair = tuple[int, int]
 
 # Copies of the weights that a backward convolution of oneDNN works on, as measured with torch 2.13; more than the one
 # of their gradient in the order of the bits, which is made afterwards.
@@ -54,14 +57,18 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
     map_state(lambda tensor: states.append(tensor.nbytes), net.initial_state(sample[:1]))
     layers = _layers(net, sample)
     kept, instants = batch * sample[:1].numel() * 4, [(0, 0)]
+    kernels_serve = bool(libraries()) and sample.device.type == "cpu" and sample.dtype == torch.float32
+    room = max((tile_bytes(batch, *layer.tiles) for layer in layers if layer.tiles and kernels_serve), default=0)
     for layer in layers:
-        # When backward is at the synapse: what came before, what it keeps, both gradients, and its weights: dense,
-        # and in the orders that a convolution works in; their gradient is told apart.
+        # When backward is at the synapse: what came before, what it keeps, both gradients, and, if these are not made
+        # in tiles, its weights: dense, and in the orders that a convolution works in; their gradient is told apart.
         kept += batch * layer.kept
         passing = batch * (layer.entering + layer.leaving)
-        instants.append((kept + passing + (1 + layer.reorders) * layer.weights, layer.weights))
+        tiled = kernels_serve and layer.tiles and tile_bytes(batch, *layer.tiles)
+        dense = 0 if tiled else (1 + (_REORDERS if layer.tiles else 0)) * layer.weights
+        instants.append((kept + passing + dense, layer.weights))
         # When it is at the neurons, or forward at BatchNorm: the current and the spikes' bits, and as much again.
-        halved = layer.weights and libraries() and sample.device.type == "cpu" and sample.dtype == torch.float32
+        halved = layer.weights and kernels_serve
         kept += batch * (layer.neurons // (2 if halved else 1) + layer.neurons // 32)
         instants.append((kept + batch * layer.neurons, 0))
     workspace, gradient = max(instants, key=sum)
@@ -72,7 +79,7 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
         "gradients": gradient + real,
         "membrane": membrane,
         "trace": batch * sum(states) - membrane,
-        "workspace": workspace,
+        "workspace": workspace + room,
     }
     return {**kinds, "total": sum(kinds.values())}
 
@@ -87,9 +94,13 @@ class _Layer:
     """What the synapse keeps that no neuron holds: a pooled trace, or spikes without trace."""
     weights: int = 0
     """One dense copy of the binary weights."""
-    reorders: int = 0
-    """Copies of the weights inside a backward convolution."""
+    tiles: tuple[torch.Size, _Pair, _Pair, Geometry] | None = None
+    """What tells how a convolution makes its gradients."""
     neurons: int = 0
+
+
+def _tiles(layer: TracedConv2d, x: Tensor, made: Tensor) -> tuple[torch.Size, _Pair, _Pair, Geometry]:
+    return layer.weight.shape, (x.shape[2], x.shape[3]), (made.shape[2], made.shape[3]), layer.convolution
 
 
 def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
@@ -109,7 +120,7 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
                 leaving=output.nbytes,
                 kept=0 if any(sent is trace for trace in held) else sent.nbytes,
                 weights=weight.nbytes,
-                reorders=_REORDERS if weight.dim() == 4 else 0,
+                tiles=_tiles(module, spikes, output) if isinstance(module, TracedConv2d) else None,
             )
         )
 

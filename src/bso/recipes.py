@@ -48,9 +48,6 @@ class Config:
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
     gradient: Literal["ottt", "ndot", "sltt", "bptt"] = _setting("ottt", "gradient rule", heading="gradients and flips")
-    backward_dtype: Literal["float32", "bfloat16"] = _setting(
-        "float32", "type that gradients of synapses are computed in; bfloat16 is faster where the processor has it"
-    )
     updates: Literal["real-time", "accumulated"] = _setting("real-time", "one update a time step or a sequence")
     optimizer: Literal["tbso", "bso", "sigma"] = _setting("tbso", "flip rule of binary weights")
     gamma: float = _setting(5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2")

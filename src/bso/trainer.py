@@ -30,7 +30,6 @@ from bso.data.loader import Loader
 from bso.distributed import World, average_buffers, average_gradients, check_identical, summed
 from bso.errors import UserError
 from bso.evaluation import counting_spikes, over_time, predict
-from bso.layers import TracedLayer
 from bso.loss import step_loss
 from bso.models import resnet18, vgg, vgg11
 from bso.momentum import decode
@@ -71,16 +70,10 @@ def build_network(config: Config, num_classes: int, in_channels: int) -> ImageNe
         "neuron": neuron,
     }
     if config.model == "vgg":
-        net = vgg(config.plan, **shared)
-    elif config.model == "vgg11":
-        net = vgg11(**shared)
-    else:
-        net = resnet18(stem=224 if config.image_size >= 128 else 32, **shared)
-    if config.backward_dtype == "bfloat16":
-        for module in net.modules():
-            if isinstance(module, TracedLayer):
-                module.backward_dtype = torch.bfloat16
-    return net
+        return vgg(config.plan, **shared)
+    if config.model == "vgg11":
+        return vgg11(**shared)
+    return resnet18(stem=224 if config.image_size >= 128 else 32, **shared)
 
 
 def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:

@@ -32,8 +32,6 @@ def _bso(spec: dict[str, Any]) -> Update:
     for module in net.modules():
         if method == "plain":
             module.register_forward_hook(lambda *_: None)  # a watched module is never fused
-        elif method == "tbso-bf16" and isinstance(module, bso.layers.TracedLayer):
-            module.backward_dtype = torch.bfloat16  # pyright: ignore
     if latent:
         optimizers: list[Any] = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
     else:

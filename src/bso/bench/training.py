@@ -26,9 +26,9 @@ from bso.optim import TBSO
 from bso.train import free_bytes
 
 _PEERS = ("spikingjelly-ottt",)
-METHODS = ("tbso", "tbso-8", "tbso-bf16", "plain", "latent-ottt", "bptt", "backward-floor", *_PEERS)
-"""Ours with momentum in 32 and 8 bits, with backward in bfloat16, its modules one by one, latent weights online and by
-BPTT; the two backward convolutions alone; SpikingJelly's OTTTSequential."""
+METHODS = ("tbso", "tbso-8", "plain", "latent-ottt", "bptt", "backward-floor", *_PEERS)
+"""Ours with momentum in 32 and 8 bits, its modules one by one, latent weights online and by BPTT; the two backward
+convolutions alone; SpikingJelly's OTTTSequential."""
 NO_ROOM = {"peak_bytes": None, "program_bytes": None, "step_seconds": None}
 # Small, so that a thousand time steps are soon done and BPTT has room for many.
 _LONG_BATCH = 2

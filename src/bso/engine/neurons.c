@@ -38,7 +38,8 @@ static void pack_bits(const float *spikes, size_t number, uint8_t *bits)
     }
 }
 
-void bso_spread(const uint8_t *bits, size_t number, float set, float clear, float *out)
+/* out = `set` where a bit is 1, else `clear`. */
+static void spread(const uint8_t *bits, size_t number, float set, float clear, float *out)
 {
     size_t i;
     int k;
@@ -55,6 +56,15 @@ void bso_spread(const uint8_t *bits, size_t number, float set, float clear, floa
         for (k = 0; k < 8 && i + (size_t)k < number; k++)
             out[i + (size_t)k] = bits[i / 8] >> k & 1 ? set : clear;
     }
+}
+
+/* −1 or +1 for every bit. */
+void bso_signs(const uint8_t *bits, const int64_t *number, float *signs, int32_t rank, int32_t threads)
+{
+    const int64_t bytes = (*number + 7) / 8, first = bytes * rank / threads, last = bytes * (rank + 1) / threads;
+    const int64_t end = 8 * last < *number ? 8 * last : *number;
+    if (first < last)
+        spread(bits + first, (size_t)(end - 8 * first), 1, -1, signs + 8 * first);
 }
 
 /* Means of 2 by 2 pixels of two rows. */
@@ -201,7 +211,7 @@ void bso_through_neurons(const bso_neurons *n, const float *sent, const float *m
         const size_t from = (size_t)image * size;
         float *const g = gradient + from;
         /* u − V_th: the reset has taken V_th off already where the neuron fired. */
-        bso_spread(bits + (size_t)image * ((size + 7) / 8), size, 0, n->threshold, g);
+        spread(bits + (size_t)image * ((size + 7) / 8), size, 0, n->threshold, g);
         for (c = 0; c < size; c++)
             g[c] = membrane[from + c] - g[c];
         differentiate(g, size, n->surrogate, n->parameter);

@@ -14,16 +14,13 @@ typedef struct {
     float leak, threshold;
 } bso_neurons;
 
+/* Tiles of 4 by 4 pixels, with their surroundings, that images are cut into. */
 typedef struct {
-    int32_t images, height, width, ins, outs; /* of the input; images that are worked on together */
-    int32_t kernel[2];
-} bso_convolution;
-
-/* Where an input that is not zero lies: the row that its first tap reaches in the padded gradient. */
-typedef struct {
-    uint32_t row;
-    float value;
-} bso_entry;
+    int32_t images, height, width, channels;
+    int32_t step;         /* channels from a pixel to the next */
+    int32_t down, across; /* tiles of an image */
+    int32_t top, left;    /* rows and columns that the first tile begins outside of the image */
+} bso_tiles;
 
 /* A function and its arguments, shared by the threads of a team. */
 typedef struct {
@@ -39,14 +36,12 @@ int32_t bso_training_version(void);
 void bso_work(bso_task *task);
 void bso_work_as(bso_task *task, int32_t rank);
 
-/* out = `set` where a bit is 1, else `clear`. */
-void bso_spread(const uint8_t *bits, size_t number, float set, float clear, float *out);
-
 void bso_signs(const uint8_t *bits, const int64_t *number, float *signs, int32_t rank, int32_t threads);
-int32_t bso_gradient_block(void);
-void bso_gradient(const bso_convolution *k, const float *x, const float *gradient, float *sums, uint32_t *numbers,
-                  bso_entry *lists, int32_t rank, int32_t threads);
-void bso_reorder(const float *in, const int64_t *steps, const int32_t *shape, float *out, int32_t rank, int32_t threads);
+void bso_pixels_to_points(const bso_tiles *k, const float *x, float *out, int32_t rank, int32_t threads);
+void bso_filters_to_points(const bso_tiles *k, const float *x, float *out, int32_t rank, int32_t threads);
+void bso_points_to_pixels(const bso_tiles *k, float *x, const float *products, int32_t rank, int32_t threads);
+void bso_signs_to_points(const uint8_t *bits, const int32_t *shape, float *out, int32_t rank, int32_t threads);
+void bso_points_to_taps(const float *products, const int32_t *shape, float *out, int32_t rank, int32_t threads);
 void bso_fire(const bso_neurons *n, float *x, float *membrane, float *trace, float *sent, float *sent_trace,
               uint8_t *bits, int32_t rank, int32_t threads);
 int32_t bso_quarters(const bso_neurons *n, const float *current, int16_t *quarters, int32_t rank, int32_t threads);

@@ -3,7 +3,10 @@
 
 #include "train.h"
 
-enum { ROWS, CURRENTS, SIGNS, GRADIENT, REORDER, FIRE, QUARTERS, THROUGH_NEURONS, THROUGH_NORM };
+enum {
+    ROWS, CURRENTS, SIGNS, FIRE, QUARTERS, THROUGH_NEURONS, THROUGH_NORM,
+    PIXELS_TO_POINTS, FILTERS_TO_POINTS, POINTS_TO_PIXELS, SIGNS_TO_POINTS, POINTS_TO_TAPS
+};
 
 static void work(bso_task *task, int32_t rank, int32_t threads)
 {
@@ -15,8 +18,6 @@ static void work(bso_task *task, int32_t rank, int32_t threads)
             task->refused = 1; /* whoever writes, writes the same */
         break;
     case SIGNS: bso_signs(a[0], a[1], a[2], rank, threads); break;
-    case GRADIENT: bso_gradient(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads); break;
-    case REORDER: bso_reorder(a[0], a[1], a[2], a[3], rank, threads); break;
     case FIRE: bso_fire(a[0], a[1], a[2], a[3], a[4], a[5], a[6], rank, threads); break;
     case QUARTERS:
         if (bso_quarters(a[0], a[1], a[2], rank, threads))
@@ -25,14 +26,20 @@ static void work(bso_task *task, int32_t rank, int32_t threads)
     case THROUGH_NEURONS:
         bso_through_neurons(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], rank, threads);
         break;
-    default: bso_through_norm(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads);
+    case THROUGH_NORM: bso_through_norm(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads); break;
+    case PIXELS_TO_POINTS: bso_pixels_to_points(a[0], a[1], a[2], rank, threads); break;
+    case FILTERS_TO_POINTS: bso_filters_to_points(a[0], a[1], a[2], rank, threads); break;
+    case POINTS_TO_PIXELS: bso_points_to_pixels(a[0], a[1], a[2], rank, threads); break;
+    case SIGNS_TO_POINTS: bso_signs_to_points(a[0], a[1], a[2], rank, threads); break;
+    case POINTS_TO_TAPS: bso_points_to_taps(a[0], a[1], a[2], rank, threads); break;
+    default: break;
     }
 }
 
 /* Of what kernels.py calls: a library of another version is not taken. */
 int32_t bso_training_version(void)
 {
-    return 1;
+    return 2;
 }
 
 /* What a thread of an OpenMP team does. */
