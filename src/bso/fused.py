@@ -24,12 +24,16 @@ from torch.nn import functional as F
 
 from bso.bits import pack
 from bso.kernels import Neurons, neurons
+from bso.memory import give_back_free_memory
 from bso.neuron import LIF, LIFState, check_state
 from bso.norm import BatchNorm1d, BatchNorm2d
 from bso.trace import Activity
 
 # Neurons that are worked on at a time: half a megabyte a tensor.
 _CHUNK = 1 << 17
+
+# Bytes of a tensor from which on giving memory back is worth its time.
+_LARGE = 1 << 24
 
 # Whether a step may write the new state over the one that it is given.
 _recycling: ContextVar[bool] = ContextVar("recycling_state", default=False)
@@ -73,15 +77,15 @@ def find_run(layers: list[nn.Module], start: int, x: Any) -> Run | None:
 
 
 def _can_fuse(norm: BatchNorm1d | BatchNorm2d | None, neuron: LIF) -> bool:
-    if type(neuron) is not LIF or neuron.gradient.keeps_graph or not _plain(neuron) or not torch.is_grad_enabled():
+    if type(neuron) is not LIF or neuron.gradient.keeps_graph or not plain(neuron) or not torch.is_grad_enabled():
         return False
     if norm is None:
         return True
     known = norm.weight is not None and norm.running_mean is not None and norm.momentum is not None
-    return known and norm.training and not norm.synchronized and _plain(norm)
+    return known and norm.training and not norm.synchronized and plain(norm)
 
 
-def _plain(module: nn.Module) -> bool:
+def plain(module: nn.Module) -> bool:
     """Whether nobody watches the module: hooks want to see its own input and output."""
     return not (
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
@@ -92,25 +96,27 @@ def _halves(pool: nn.AvgPool2d, x: Tensor) -> bool:
     """Whether pooling takes the mean of every two by two pixels, none left over."""
     square = pool.kernel_size in (2, (2, 2)) and pool.stride in (2, (2, 2)) and pool.padding in (0, (0, 0))
     even = x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
-    return square and even and pool.divisor_override is None and _plain(pool)
+    return square and even and pool.divisor_override is None and plain(pool)
 
 
-def run_step(run: Run, current: Tensor, state: LIFState | None) -> tuple[Activity, LIFState]:
-    """One time step of a run: the same values as its modules one after another."""
+def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) -> tuple[Activity, LIFState]:
+    """One time step of a run: the same values as its modules one after another.
+
+    Args:
+        run: The modules.
+        current: What enters.
+        state: Of the neurons.
+        spare: Whether nobody else sees the current, so that it may be written over.
+    """
     norm, lif = run.norm, run.neuron
     current = _channels_last(current)
     with torch.no_grad():
         membrane, trace = _own_state(current, state, lif)
-        normal, mean, deviation = current, None, None
-        if norm is not None:
-            norm._check_input_dim(current)
-            assert norm.num_batches_tracked is not None
-            assert norm.momentum is not None
-            norm.num_batches_tracked.add_(1)
-            normal, mean, deviation = torch.native_batch_norm(
-                current, norm.weight, norm.bias, norm.running_mean, norm.running_var, True, norm.momentum, norm.eps
-            )
         kernel = neurons(current, run.pool is not None, lif.gradient, lif.surrogate, lif.leak, lif.threshold)
+        normal, mean, deviation, kept = current, None, None, None
+        if norm is not None:
+            kept = current if kernel is None else kernel.keep(current.detach())
+            normal, mean, deviation = _normalize(norm, current, spare and kept.dtype != current.dtype)
         if kernel is None:
             spikes, sent_trace, bits = _fire(run, normal, membrane, trace)
         else:
@@ -118,10 +124,24 @@ def run_step(run: Run, current: Tensor, state: LIFState | None) -> tuple[Activit
             bits = [packed]
         del normal
     weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
-    kept = None if norm is None else current if kernel is None else kernel.keep(current.detach())
     saved = _Saved(run, kept, membrane, bits, mean, deviation, kernel)
     sent: Any = _Backward.apply(current, weight, bias, spikes, saved)
     return Activity(sent, sent_trace), LIFState(membrane, trace)
+
+
+def _normalize(norm: BatchNorm1d | BatchNorm2d, current: Tensor, in_place: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """BN(I), mean and 1/σ of a batch in training."""
+    norm._check_input_dim(current)
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None
+    norm.num_batches_tracked.add_(1)
+    written = {}
+    if in_place:
+        written["out"] = current.detach(), torch.empty_like(norm.weight), torch.empty_like(norm.weight)
+    statistics = norm.running_mean, norm.running_var
+    return torch.native_batch_norm(
+        current, norm.weight, norm.bias, *statistics, True, norm.momentum, norm.eps, **written
+    )
 
 
 def _own_state(current: Tensor, state: LIFState | None, lif: LIF) -> tuple[Tensor, Tensor | None]:
@@ -192,6 +212,9 @@ class _Backward(torch.autograd.Function):
         # Hooks on saved tensors may have brought them into another order.
         membrane, current = _channels_last(membrane), None if current is None else _channels_last(current)
         saved: _Saved = ctx.saved
+        if membrane.nbytes >= _LARGE:
+            # Here memory is at its peak, and what later layers have freed is in pieces too small for this one.
+            give_back_free_memory()
         grad = _channels_last(grad_outputs[0])
         if saved.kernel is None:
             gradient, sums, products = _through_surrogate(saved, grad, membrane, current)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bso.errors import UserError
-from bso.fused import find_run, run_step
+from bso.fused import find_run, plain, run_step
 from bso.layers import TracedLayer
 from bso.neuron import LIF, Stateful
 from bso.trace import Activity
@@ -159,7 +159,8 @@ class Sequential(_Composition):
                 place += 1
             else:
                 past = layers[place + (run.norm is not None)][1]
-                x, now = run_step(run, x, past)
+                before = modules[place - 1] if place else None
+                x, now = run_step(run, x, past, spare=isinstance(before, TracedLayer) and plain(before))
                 states += [now if module is run.neuron else None for module in run.modules]
                 place += len(run.modules)
         return x, self._kept(states)

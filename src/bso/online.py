@@ -14,12 +14,8 @@ from torch.optim import Optimizer
 
 from bso.errors import UserError
 from bso.fused import recycling_state
-from bso.memory import give_back_free_memory
 from bso.neuron import LIF, Stateful, map_state
 from bso.optim import TBSO, accumulate_all, update_all
-
-# Bytes of a state from which on giving memory back is worth its time.
-_LARGE_STATE = 1 << 26
 
 
 class Outcome(NamedTuple):
@@ -69,7 +65,6 @@ def online_update(
         with recycling_state():
             logits, state = net(frame, state)
         value = loss(logits)
-        _before_backward(state)
         value.backward()
         logits, value = logits.detach(), value.detach()
         total_logits = logits if total_logits is None else total_logits + logits
@@ -83,14 +78,6 @@ def online_update(
     if accumulate:
         update_all(optimizers, None)
     return Outcome(total_logits, total_loss, state)
-
-
-def _before_backward(state: Any) -> None:
-    """Where memory is at its peak, what forward has left between its tensors is given back, if there is much of all."""
-    sizes: list[int] = []
-    map_state(lambda part: sizes.append(part.nbytes) or part, state)
-    if sum(sizes) >= _LARGE_STATE:
-        give_back_free_memory()
 
 
 def _check_online(net: Stateful, caller: str) -> None:
@@ -157,7 +144,6 @@ def stream_update(
         value = torch.full((), torch.nan)
         if labels is not None:
             value = loss(logits, labels)
-            _before_backward(state)
             value.backward()
             update_all(optimizers, since_cut % period)
         since_cut += 1
