@@ -8,6 +8,7 @@ rounds.
 """
 
 import ctypes
+import mmap
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
@@ -37,6 +38,9 @@ _MIN_TILE_PIXELS = 9
 # Floats that tiles take on either side of their product, and that sums of products take: what a cache holds.
 _POINTS = 5 << 19
 _SUMS = 5 << 19
+
+# Bytes that are set aside for tiles; only those that are written to take memory.
+_ROOM = 1 << 26
 
 _SURROGATES = {  # as neurons.c numbers them, and the name of their parameter
     surrogates.Sigmoid: (0, "alpha"),
@@ -185,16 +189,34 @@ def _num_tiles(size: _Pair) -> int:
 
 
 class _Room(threading.local):
-    """Memory that tiles of all layers share, one after another: as much at a time would mostly be waiting for pages."""
+    """Memory that tiles of all layers of a backward pass share.
 
-    floats = torch.empty(0)
+    It is apart from what malloc gives, which would lie in pieces between longer-lived tensors afterwards, and in large
+    pages where the system has them: with fresh small ones for each layer, these take more time than the tiles.
+    """
+
+    _floats = torch.empty(0)
+    _pass = -1
 
     def take(self, *numbers: int) -> Sequence[Tensor]:
         """Room for so many floats each, with anything in it."""
-        if len(self.floats) < sum(numbers):
-            self.floats = torch.empty(0)
-            self.floats = torch.empty(sum(numbers), dtype=torch.float32, device="cpu")
-        return self.floats[: sum(numbers)].split(numbers)
+        if len(self._floats) < sum(numbers):
+            self._clear()
+            memory = mmap.mmap(-1, max(4 * sum(numbers), _ROOM))
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            self._floats = torch.frombuffer(memory, dtype=torch.float32)
+        taken = self._floats[: sum(numbers)].split(numbers)
+        running = torch._C._current_graph_task_id()
+        if running < 0:  # not in a backward pass
+            self._clear()
+        elif running != self._pass:
+            self._pass = running
+            torch.autograd.Variable._execution_engine.queue_callback(self._clear)  # pyright: ignore
+        return taken
+
+    def _clear(self) -> None:
+        self._floats = torch.empty(0)
 
 
 _room = _Room()
