@@ -18,7 +18,7 @@ from bso.optim import BSO, TBSO
 
 
 @pytest.mark.parametrize("make", [bso.models.vgg11, bso.models.resnet18])
-@pytest.mark.parametrize("rule", ["ottt", "sltt"])
+@pytest.mark.parametrize("rule", ["ottt", "sltt", "ndot"])
 def test_the_prediction_is_near_what_tensors_take(make, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = 8
     monkeypatch.setattr(ledger, "_REORDERS", 1)  # one is a tensor, the others lie inside a kernel
@@ -38,7 +38,7 @@ def test_the_prediction_is_near_what_tensors_take(make, rule: str, monkeypatch: 
     predicted = bso.predict_memory(net, torch.zeros(1, 3, 32, 32), batch)
     assert predicted["total"] == sum(value for kind, value in predicted.items() if kind != "total")
     assert predicted["total"] == pytest.approx(peak_bytes(train), rel=0.15)
-    assert predicted["trace"] == (predicted["membrane"] if rule == "ottt" else 0)
+    assert predicted["trace"] == (0 if rule == "sltt" else predicted["membrane"])
     eight = bso.predict_memory(net, torch.zeros(1, 3, 32, 32), batch, momentum_bits=8)
     assert eight["momentum"] / predicted["momentum"] == pytest.approx(260 / 1024, rel=0.01)
 

@@ -12,7 +12,7 @@ from bso.bits import BinaryParameter
 from bso.engine.native import libraries
 from bso.errors import UserError
 from bso.fused import recycling_state
-from bso.kernels import Geometry, tile_bytes
+from bso.kernels import Geometry, neurons, tile_bytes
 from bso.layers import TracedConv2d, TracedLayer
 from bso.memory import peak_bytes
 from bso.momentum import BLOCK
@@ -68,7 +68,7 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
         dense = 0 if tiled else (1 + (_REORDERS if layer.tiles else 0)) * layer.weights
         instants.append((kept + passing + dense, layer.weights))
         # When it is at the neurons, or forward at BatchNorm: the current and the spikes' bits, and as much again.
-        halved = layer.weights and kernels_serve
+        halved = layer.weights and layer.neurons_in_c and kernels_serve
         kept += batch * (layer.neurons // (2 if halved else 1) + layer.neurons // 32)
         instants.append((kept + batch * layer.neurons, 0))
     workspace, gradient = max(instants, key=sum)
@@ -97,6 +97,7 @@ class _Layer:
     tiles: tuple[torch.Size, _Pair, _Pair, Geometry] | None = None
     """What tells how a convolution makes its gradients."""
     neurons: int = 0
+    neurons_in_c: bool = False
 
 
 def _tiles(layer: TracedConv2d, x: Tensor, made: Tensor) -> tuple[torch.Size, _Pair, _Pair, Geometry]:
@@ -124,12 +125,15 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
             )
         )
 
-    def neuron(_module: nn.Module, _inputs: tuple[Any, ...], output: tuple[Activity, LIFState]) -> None:
+    def neuron(module: nn.Module, inputs: tuple[Any, ...], output: tuple[Activity, LIFState]) -> None:
         if output[0].trace is not None:
             held.append(output[0].trace)
         if not found or found[-1].neurons:
             found.append(_Layer())
         found[-1].neurons = output[1].membrane.nbytes
+        assert isinstance(module, LIF)
+        constants = module.gradient, module.surrogate, module.leak, module.threshold
+        found[-1].neurons_in_c = neurons(inputs[0], False, *constants) is not None
 
     handles = [m.register_forward_hook(synapse) for m in net.modules() if isinstance(m, TracedLayer)]
     handles += [m.register_forward_hook(neuron) for m in net.modules() if isinstance(m, LIF)]
