@@ -93,6 +93,61 @@ def test_a_synapse_by_hand_with_groups_and_bits() -> None:
     assert run(network, [[[[5]], [[6]]]]) == [[5, -10, -18, -17]]
 
 
+def everything(value: int, shape: torch.Size) -> Synapse:
+    """Every number of a value `[B, C, H, W]` as an output of its own, in the order of pixels, then of channels."""
+    _, _, *sides = shape
+    number = shape[1:].numel()
+    numbers = np.eye(number, dtype=np.int16), np.ones(number, np.int32), np.zeros(number, np.int32)
+    return Synapse("all", (value,), number, tuple(sides), (1, 1), (0, 0), (1, 1), 1, "int16", 0, 0, *numbers)
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "auto"])
+@pytest.mark.parametrize(
+    ("taps", "stride", "padding", "dilation", "groups", "outs"),
+    [
+        ((3, 2), (1, 2), (2, 0), (1, 1), 1, 5),
+        ((2, 3), (3, 1), (0, 2), (1, 2), 2, 6),
+        ((1, 4), (2, 3), (0, 3), (2, 1), 1, 9),
+        ((3, 3), (2, 1), (2, 1), (3, 2), 4, 12),
+    ],
+)
+def test_convolutions_of_all_geometries(kernel, taps, stride, padding, dilation, groups, outs) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-9, 10, (outs, 4 // groups, *taps), generator=generator)
+    x = torch.randint(-50, 50, (2, 4, 9, 11), generator=generator)
+    sums = torch.nn.functional.conv2d(x.double(), weight.double(), None, stride, padding, dilation, groups)
+    # Rows by tap, then by input channel over all groups; columns are the outputs of a group.
+    grouped = weight.view(groups, outs // groups, 4 // groups, *taps)
+    rows = grouped.permute(3, 4, 0, 2, 1).reshape(-1, outs // groups).numpy().astype(np.int16)
+    numbers = np.ones(outs, np.int32), np.zeros(outs, np.int32)
+    layer = Synapse("w", (0,), outs, taps, stride, padding, dilation, groups, "int16", 0, 0, rows, *numbers)
+    last = everything(1, sums.shape)
+    network = made(layer, last, shape=(4, 9, 11), classes=last.out, time_steps=1)
+    outputs = Engine(network, kernel).outputs(x.numpy().astype(np.int16))
+    assert outputs.reshape(2, *sums.shape[2:], outs).tolist() == sums.permute(0, 2, 3, 1).long().tolist()
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "auto"])
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize(
+    ("window", "stride", "padding"), [((3, 2), (1, 2), (1, 0)), ((2, 4), (3, 1), (0, 2)), ((2, 3), (2, 3), (1, 1))]
+)
+def test_pools_of_all_geometries(kernel, ceil: bool, window, stride, padding) -> None:
+    x = torch.randint(-50, 50, (2, 3, 8, 10), generator=torch.Generator().manual_seed(0))
+    largest = torch.nn.functional.max_pool2d(x.double(), window, stride, padding, ceil_mode=ceil)
+    fired = (x > 0).double()
+    spikes = torch.nn.functional.avg_pool2d(fired, window, stride, padding, ceil, divisor_override=1)
+    currents = scale("in", 0, (1, 1, 1), (0, 0, 0))
+    for layers, expected in (
+        ([MaxPool("pool", (1,), window, stride, padding, ceil)], largest),
+        ([Lif("lif", (1,), 0, 1), AveragePool("pool", (2,), window, stride, padding, ceil, False)], spikes),
+    ):
+        last = everything(1 + len(layers), expected.shape)
+        network = made(currents, *layers, last, shape=(3, 8, 10), classes=last.out, time_steps=1)
+        outputs = Engine(network, kernel).outputs(x.numpy().astype(np.int16))
+        assert outputs.reshape(2, *expected.shape[2:], 3).tolist() == expected.permute(0, 2, 3, 1).long().tolist()
+
+
 def networks() -> list:
     nn = torch.nn
     mixed = bso.Sequential(
