@@ -177,6 +177,38 @@ def test_gradients_of_nothing_are_nothing() -> None:
     assert made.count_nonzero() > 0.9 * made.numel()
 
 
+def test_a_network_on_the_kernel_has_the_gradients_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = bso.models.vgg((32, "pool", 64, 64, "pool", 96), in_channels=2)
+    x, y, found = torch.randn(9, 2, 20, 24), torch.arange(9), []
+    for built in (libraries(), {}):
+        monkeypatch.setattr(kernels, "libraries", lambda built=built: built)
+        state, steps = None, []
+        for _ in range(3):
+            net.zero_grad()
+            logits, state = net(x, state)
+            F.cross_entropy(logits, y).backward()
+            steps.append([logits.detach()] + [p.grad.clone() for p in net.parameters() if p.grad is not None])
+        found.append(steps)
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours[0], theirs[0])  # the same spikes
+        for gradient, exact in zip(ours[1:], theirs[1:], strict=True):
+            assert (gradient - exact).norm() <= 1e-5 * exact.norm()
+
+
+def test_a_watched_current_is_not_written_over() -> None:
+    net = bso.models.vgg((32, 64), in_channels=2)
+    x, seen = torch.randn(3, 2, 8, 8), []
+    synapse = next(module for module in net.modules() if isinstance(module, bso.layers.TracedConv2d))
+    logits, _ = net(x, None)
+    with synapse.register_forward_hook(lambda _module, inputs, output: seen.append((inputs[0].spikes, output))):
+        watched, _ = net(x, None)
+    (spikes, current) = seen[0]
+    weight = bso.signs(synapse.weight)
+    assert torch.equal(current, F.conv2d(spikes, weight, padding=1))
+    assert torch.equal(logits, watched)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_gradient_that_is_not_finite_is_seen(value: float) -> None:
     x, grad, shape = torch.randn(2, 64, 8, 8), torch.randn(2, 64, 8, 8), torch.Size((64, 64, 3, 3))

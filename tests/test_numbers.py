@@ -103,9 +103,11 @@ def training(found: Any) -> list[str]:
     peer = "spikingjelly-ottt"
     peaks = [f"{ratio(found, 'peak_bytes', 'tbso', batch, peer):.2f}" for batch in (32, 128)]
     times = [f"{1 / ratio(found, 'step_seconds', 'tbso', batch, peer):.2f}" for batch in (32, 128)]
+    floor = [f"{ratio(found, 'step_seconds', 'tbso', batch, 'backward-floor'):.2f}" for batch in (32, 128)]
     return [
         f"{' and '.join(peaks)} times its peak memory",
         f"{' and '.join(times)} times as fast",
+        f"{' and '.join(floor)} times the two plain backward convolutions alone",
     ]
 
 
