@@ -55,7 +55,8 @@ def bench(
         methods: Some of `METHODS`.
         batches: Batch sizes.
         time_steps: Lengths of the sequences.
-        lengths: Also T-BSO and BPTT, if among the methods, at a batch of two and these lengths.
+        lengths: Also T-BSO and BPTT, if among the methods, at a batch of two and these lengths, as many time steps of
+            each in all.
         width: Factor on the channels of VGG-11.
         size: Height and width of the images.
         threads: Threads of torch.
@@ -77,9 +78,15 @@ def bench(
     if left_out:
         print(f"bso: left out, because --peers is not given: {', '.join(left_out)}", file=sys.stderr)
     grid = [(m, b, t) for m in methods if m not in left_out for b in batches for t in sorted(time_steps)]
-    grid += [(m, _LONG_BATCH, t) for m in ("tbso", "bptt") if m in methods for t in sorted(lengths)]
-    shared = {"width": width, "size": size, "plan": VGG11, "threads": threads, "sequences": sequences}
-    specs = [{"method": m, "batch": b, "time_steps": t, **shared} for m, b, t in dict.fromkeys(grid)]
+    # All lengths train for as many time steps in all: a heap grows a little with the number of updates, whatever T is.
+    long = {
+        (m, _LONG_BATCH, t): max(lengths) // t - 1 for m in ("tbso", "bptt") if m in methods for t in sorted(lengths)
+    }
+    shared = {"width": width, "size": size, "plan": VGG11, "threads": threads}
+    specs = [
+        {"method": m, "batch": b, "time_steps": t, "sequences": long.get((m, b, t), sequences), **shared}
+        for m, b, t in dict.fromkeys([*grid, *long])
+    ]
     measured: list[list[dict[str, Any]]] = [[] for _ in specs]
     with tqdm(total=repetitions * len(specs), unit="process", disable=None) as bar:
         for _ in range(repetitions):
