@@ -209,6 +209,57 @@ def test_a_watched_current_is_not_written_over() -> None:
     assert torch.equal(logits, watched)
 
 
+class Keeping(bso.BinaryConv2d):
+    def forward(self, x: Tensor | bso.Activity) -> Tensor:
+        self.kept = super().forward(x)
+        return self.kept
+
+
+def test_a_current_that_somebody_keeps_is_not_written_over() -> None:
+    spikes, seen = (torch.rand(3, 64, 8, 8) < 0.3).float(), []
+    layer = Keeping(64, 64, 3, padding=1)
+    expected_currents = layer(spikes).detach()
+    net = bso.Sequential(layer, bso.BatchNorm2d(64), bso.LIF())
+    net(spikes, None)
+    assert torch.equal(layer.kept, expected_currents)
+    usual = bso.BinaryConv2d(64, 64, 3, padding=1)
+    usual.weight = layer.weight
+    net = bso.Sequential(usual, bso.BatchNorm2d(64), bso.LIF())
+    with torch.nn.modules.module.register_module_forward_hook(lambda _m, _i, output: seen.append(output)):
+        net(spikes, None)
+    assert torch.equal(seen[0], expected_currents)
+
+
+def test_neurons_behind_a_matrix_and_batchnorm() -> None:
+    net = bso.Sequential(bso.LIF(), bso.BinaryLinear(64, 64), bso.BatchNorm1d(64), bso.LIF())
+    out, _ = net(torch.rand(6, 64) * 2, None)
+    out.spikes.sum().backward()
+    assert net[1].weight.grad is not None  # pyright: ignore
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    layer, spikes = bso.BinaryConv2d(32, 32, 3, padding=1), torch.zeros(2, 32, 8, 8)
+    for trace in (torch.zeros(4, 32, 8, 8), torch.zeros(2, 64, 8, 8), torch.zeros(2, 32, 8, 9)):
+        with pytest.raises(bso.UserError, match=r"trace of shape \(.*expected the same"):
+            layer(bso.Activity(spikes, trace))
+        grad, bits, usual = torch.zeros(2, 32, 8, 8), torch.zeros(4 * 32 * 9, dtype=torch.uint8), (1, 1)
+        geometry = kernels.Geometry(padding=usual)
+        assert kernels.weight_gradient(grad, trace, layer.weight.shape, geometry) is None
+        assert kernels.input_gradient(trace[:, :31], bits, layer.weight.shape, (8, 8), geometry) is None
+    net = bso.Sequential(bso.BinaryConv2d(64, 64, 3, padding=1), bso.BatchNorm2d(32), bso.LIF())
+    with pytest.raises(RuntimeError, match="running_mean"):
+        net(torch.zeros(4, 64, 8, 8), None)
+
+
+def test_the_room_of_tiles_lives_as_long_as_a_backward_pass() -> None:
+    layer, x = bso.BinaryConv2d(64, 64, 3, padding=1), (torch.rand(2, 64, 8, 8) < 0.3).float().requires_grad_()
+    alive = []
+    x.register_hook(lambda _: alive.append(kernels._rooms.own._floats.numel()))
+    layer(x).sum().backward()
+    assert alive[0] > 0
+    assert kernels._rooms.own._floats.numel() == 0
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_gradient_that_is_not_finite_is_seen(value: float) -> None:
     x, grad, shape = torch.randn(2, 64, 8, 8), torch.randn(2, 64, 8, 8), torch.Size((64, 64, 3, 3))

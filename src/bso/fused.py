@@ -68,8 +68,8 @@ def find_run(layers: list[nn.Module], start: int, x: Any) -> Run | None:
         return None
     first = layers[start]
     norm = first if isinstance(first, BatchNorm1d | BatchNorm2d) else None
-    if not x.numel() or (norm is not None and x.numel() == x.shape[1]):
-        return None  # nothing, or one value a channel, of which BatchNorm says what is wrong
+    if not x.numel() or (norm is not None and (x.numel() == x.shape[1] or norm.num_features != x.shape[1])):
+        return None  # nothing, or what BatchNorm refuses: one value a channel, other channels
     neuron, pool = [*layers[start + (norm is not None) :], None, None][:2]
     if not isinstance(neuron, LIF) or not _can_fuse(norm, neuron):
         return None
@@ -88,7 +88,11 @@ def _can_fuse(norm: BatchNorm1d | BatchNorm2d | None, neuron: LIF) -> bool:
 def plain(module: nn.Module) -> bool:
     """Whether nobody watches the module: hooks want to see its own input and output."""
     return not (
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or nn.modules.module._has_any_global_hook()
     )
 
 
@@ -116,7 +120,9 @@ def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) 
         normal, mean, deviation, kept = current, None, None, None
         if norm is not None:
             kept = current if kernel is None else kernel.keep(current.detach())
-            normal, mean, deviation = _normalize(norm, current, spare and kept.dtype != current.dtype)
+            normal, mean, deviation = _normalize(
+                norm, current, spare and kept.dtype != current.dtype and not current._is_view()
+            )
         if kernel is None:
             spikes, sent_trace, bits = _fire(run, normal, membrane, trace)
         else:
@@ -212,7 +218,7 @@ class _Backward(torch.autograd.Function):
         # Hooks on saved tensors may have brought them into another order.
         membrane, current = _channels_last(membrane), None if current is None else _channels_last(current)
         saved: _Saved = ctx.saved
-        if membrane.nbytes >= _LARGE:
+        if membrane.nbytes >= _LARGE and membrane.device.type == "cpu":
             # Here memory is at its peak, and what later layers have freed is in pieces too small for this one.
             give_back_free_memory()
         grad = _channels_last(grad_outputs[0])

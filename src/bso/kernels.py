@@ -7,6 +7,7 @@ multiplications and nearly its rounding. Neurons: all of a time step while an im
 rounds.
 """
 
+import contextlib
 import ctypes
 import mmap
 import threading
@@ -98,6 +99,10 @@ def _library(x: Tensor, dtype: torch.dtype = torch.float32) -> ctypes.CDLL | Non
     """The fastest kernel, if one serves: for plain tensors in memory, not for what stands for one while tracing."""
     if x.device.type != "cpu" or x.dtype != dtype or not x.numel() or type(x) not in (Tensor, nn.Parameter):
         return None
+    return _newest()
+
+
+def _newest() -> ctypes.CDLL | None:
     library = next(reversed(libraries().values()), None)
     return library if library is not None and _version(library) == _VERSION else None
 
@@ -180,32 +185,37 @@ def _in_tiles(shape: torch.Size, made: _Pair, geometry: Geometry) -> bool:
     outs, ins, *taps = shape
     padding = geometry.padding
     plain = taps == [3, 3] and geometry == Geometry(padding=padding) and max(padding) < 3
-    full = made[0] * made[1] >= _MIN_TILE_PIXELS * _num_tiles(made)
-    return plain and full and min(outs, ins) >= _MIN_TILE_CHANNELS
+    full = made[0] * made[1] >= max(1, _MIN_TILE_PIXELS * _num_tiles(made))
+    # With products rounded to fewer bits, which can be asked of torch, tiles would lose more than a convolution.
+    exact = torch.get_float32_matmul_precision() == "highest"
+    return plain and full and exact and min(outs, ins) >= _MIN_TILE_CHANNELS
+
+
+def _leaving(size: _Pair, geometry: Geometry) -> _Pair:
+    """Height and width behind 3 by 3 taps next to each other."""
+    return size[0] + 2 * geometry.padding[0] - 2, size[1] + 2 * geometry.padding[1] - 2
 
 
 def _num_tiles(size: _Pair) -> int:
     return -(-size[0] // 4) * -(-size[1] // 4)
 
 
-class _Room(threading.local):
+class _Room:
     """Memory that tiles of all layers of a backward pass share.
 
     It is apart from what malloc gives, which would lie in pieces between longer-lived tensors afterwards, and in large
     pages where the system has them: with fresh small ones for each layer, these take more time than the tiles.
     """
 
-    _floats = torch.empty(0)
-    _pass = -1
+    def __init__(self) -> None:
+        self._floats = torch.empty(0)
+        self._pass = -1
 
     def take(self, *numbers: int) -> Sequence[Tensor]:
         """Room for so many floats each, with anything in it."""
         if len(self._floats) < sum(numbers):
             self._clear()
-            memory = mmap.mmap(-1, max(4 * sum(numbers), _ROOM))
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                memory.madvise(mmap.MADV_HUGEPAGE)
-            self._floats = torch.frombuffer(memory, dtype=torch.float32)
+            self._floats = torch.frombuffer(_own_memory(max(4 * sum(numbers), _ROOM)), dtype=torch.float32)
         taken = self._floats[: sum(numbers)].split(numbers)
         running = torch._C._current_graph_task_id()
         if running < 0:  # not in a backward pass
@@ -219,7 +229,28 @@ class _Room(threading.local):
         self._floats = torch.empty(0)
 
 
-_room = _Room()
+def _own_memory(number: int) -> mmap.mmap:
+    """So many bytes that a forked process does not share."""
+    try:
+        if not hasattr(mmap, "MAP_PRIVATE"):
+            return mmap.mmap(-1, number)
+        memory = mmap.mmap(-1, number, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"gradients in tiles: no {number:,} bytes are left ({error.strerror}).") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a system without large pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+class _Rooms(threading.local):
+    """One for each thread."""
+
+    def __init__(self) -> None:
+        self.own = _Room()
+
+
+_rooms = _Rooms()
 
 
 class _Plan(NamedTuple):
@@ -257,10 +288,11 @@ def tile_bytes(batch: int, shape: torch.Size, entering: _Pair, leaving: _Pair, g
         leaving: Height and width of what leaves.
         geometry: Of the convolution.
     """
-    if not libraries() or not (_in_tiles(shape, entering, geometry) and _in_tiles(shape, leaving, geometry)):
+    if _newest() is None:
         return 0
-    plans = _plan_for_input(batch, shape, entering), _plan_for_weight(batch, shape, leaving)
-    return 4 * max(sum(plan.room) for plan in plans)
+    sides = (_plan_for_input, entering), (_plan_for_weight, leaving)
+    plans = [plan(batch, shape, size) for plan, size in sides if _in_tiles(shape, size, geometry)]
+    return 4 * max((sum(plan.room) for plan in plans), default=0)
 
 
 def input_gradient(grad: Tensor, bits: Tensor, shape: torch.Size, size: _Pair, geometry: Geometry) -> Tensor | None:
@@ -268,11 +300,13 @@ def input_gradient(grad: Tensor, bits: Tensor, shape: torch.Size, size: _Pair, g
     library, (outs, ins, *_) = _library(grad), shape
     if library is None or _library(bits, torch.uint8) is None or not _in_tiles(shape, size, geometry):
         return None
+    if grad.shape[1:] != (outs, *_leaving(size, geometry)):
+        return None  # torch says what is wrong
     made, padding = _empty_images(grad, (len(grad), ins, *size)), geometry.padding
     entering = _Tiles(_pixels(grad), size, (2 - padding[0], 2 - padding[1]))
     leaving = _Tiles(made.permute(0, 2, 3, 1), size, (0, 0))
     plan = _plan_for_input(len(grad), shape, size)
-    points, products, row = _room.take(*plan.room)
+    points, products, row = _rooms.own.take(*plan.room)
     for start in range(0, len(grad), plan.images):
         images = slice(start, start + plan.images)
         tiles = min(plan.images, len(grad) - start) * _num_tiles(size)
@@ -289,13 +323,15 @@ def weight_gradient(grad: Tensor, x: Tensor, shape: torch.Size, geometry: Geomet
     """The weight gradient of a convolution that `x`, spikes or a trace, enters; None where tiles do not pay."""
     library, (outs, ins, *_) = _library(x), shape
     size = (grad.shape[2], grad.shape[3])
-    if library is None or not _in_tiles(shape, size, geometry):
+    if library is None or _library(grad) is None or not _in_tiles(shape, size, geometry):
         return None
+    if grad.shape != (len(x), outs, *_leaving((x.shape[2], x.shape[3]), geometry)) or x.shape[1] != ins:
+        return None  # torch says what is wrong
     made = grad.new_empty(shape)
     grad, x = _pixels(grad), _pixels(x)
     entering = _Tiles(x, size, geometry.padding)
     plan = _plan_for_weight(len(x), shape, size)
-    points, filters, room = _room.take(*plan.room)
+    points, filters, room = _rooms.own.take(*plan.room)
     for first in range(0, outs, plan.channels):
         leaving = _Tiles(grad, size, (0, 0), slice(first, first + plan.channels))
         sums = _planes(room, leaving.channels, ins)

@@ -35,7 +35,7 @@ class _Product(Protocol):
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor: ...
 
 
-class _Convolution(kernels.Geometry):
+class _ConvolutionProduct(kernels.Geometry):
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(x, weight, None, *self)
 
@@ -150,6 +150,11 @@ class TracedLayer(BinaryModule):
 
     def _multiply(self, x: Tensor | Activity, product: _Product) -> Tensor:
         spikes, trace = x if isinstance(x, Activity) else (x, None)
+        if trace is not None and trace.shape != spikes.shape:
+            raise UserError(
+                f"{type(self).__name__}: received spikes of shape {tuple(spikes.shape)} with a trace of shape "
+                f"{tuple(trace.shape)}; expected the same."
+            )
         weight, bits = self.weight, None
         if isinstance(weight, BinaryParameter):
             bits = weight.bits
@@ -192,7 +197,7 @@ class TracedConv2d(TracedLayer):
                 "that divides both."
             )
         super().__init__((out_channels, in_channels // groups, *_pair(kernel_size)), weights)
-        self.convolution = _Convolution(_pair(stride), _pair(padding), _pair(dilation), groups)
+        self.convolution = _ConvolutionProduct(_pair(stride), _pair(padding), _pair(dilation), groups)
         for name, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
             if min(getattr(self.convolution, name)) < least:
                 raise UserError(f"{name}: received {getattr(self.convolution, name)}; expected {least} or more.")

@@ -125,7 +125,7 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
             )
         )
 
-    def neuron(module: nn.Module, inputs: tuple[Any, ...], output: tuple[Activity, LIFState]) -> None:
+    def neuron(module: nn.Module, _inputs: tuple[Any, ...], output: tuple[Activity, LIFState]) -> None:
         if output[0].trace is not None:
             held.append(output[0].trace)
         if not found or found[-1].neurons:
@@ -133,7 +133,7 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
         found[-1].neurons = output[1].membrane.nbytes
         assert isinstance(module, LIF)
         constants = module.gradient, module.surrogate, module.leak, module.threshold
-        found[-1].neurons_in_c = neurons(inputs[0], False, *constants) is not None
+        found[-1].neurons_in_c = neurons(output[1].membrane, False, *constants) is not None
 
     handles = [m.register_forward_hook(synapse) for m in net.modules() if isinstance(m, TracedLayer)]
     handles += [m.register_forward_hook(neuron) for m in net.modules() if isinstance(m, LIF)]

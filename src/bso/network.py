@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bso.errors import UserError
 from bso.fused import find_run, plain, run_step
-from bso.layers import TracedLayer
+from bso.layers import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLayer, TracedLinear
 from bso.neuron import LIF, Stateful
 from bso.trace import Activity
 
@@ -35,6 +35,12 @@ def _step(layer: nn.Module, x: Value, state: Any) -> tuple[Value, Any]:
     if isinstance(layer, LIF) and isinstance(x, Activity):
         x = x.spikes
     return layer(x, state) if isinstance(layer, Stateful) else (_call(layer, x), None)
+
+
+def _forgets(layer: nn.Module) -> bool:
+    """Whether a layer is a synapse that keeps nothing of what it returns, and nobody watches it."""
+    own = type(layer) in (TracedConv2d, TracedLinear, BinaryConv2d, BinaryLinear)
+    return own and plain(layer) and "forward" not in vars(layer)
 
 
 class _Flow(NamedTuple):
@@ -159,8 +165,7 @@ class Sequential(_Composition):
                 place += 1
             else:
                 past = layers[place + (run.norm is not None)][1]
-                before = modules[place - 1] if place else None
-                x, now = run_step(run, x, past, spare=isinstance(before, TracedLayer) and plain(before))
+                x, now = run_step(run, x, past, spare=place > 0 and _forgets(modules[place - 1]))
                 states += [now if module is run.neuron else None for module in run.modules]
                 place += len(run.modules)
         return x, self._kept(states)

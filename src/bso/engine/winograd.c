@@ -121,7 +121,7 @@ static void from_images(const bso_tiles *k, const float *x, float *out, int32_t 
                 for (j = 0; j < side; j++) {
                     const int32_t y = top + i, w = left + j;
                     const int inside = y >= 0 && y < k->height && w >= 0 && w < k->width;
-                    load(values[i * POINTS + j], image + ((int64_t)y * k->width + w) * k->step + channel,
+                    load(values[i * POINTS + j], inside ? image + ((int64_t)y * k->width + w) * k->step + channel : image,
                          inside ? number : 0);
                 }
             if (side == POINTS) {
