@@ -1,10 +1,12 @@
 import numpy as np
+import pytest
 import torch
 
 import bso
 from bso.artifact import read
 from bso.bench.inference import EagerTorch, bench_inference, inference_text
 from bso.engine import Engine, digits_model
+from bso.errors import UserError
 
 
 def test_the_rival_computes_the_same_network():
@@ -24,3 +26,12 @@ def test_every_point_names_what_was_measured():
         assert {"kernel", "firing_rate", "ours_seconds", "torch_seconds", "ratio"} <= point.keys()
         assert point["same_spikes"] > 0.99
     assert "trained" in inference_text(result)
+
+
+def test_a_trained_network_is_shown_images() -> None:
+    dark, model = np.zeros((1, 1, 8, 8), np.uint8), read(digits_model())
+    settings = dict(repetitions=2, firing_rates=(), batches=(3,), threads=(1,))
+    rates = [bench_inference(model, x, **settings)["points"][0]["firing_rate"] for x in (None, dark)]  # pyright: ignore
+    assert rates[0] != rates[1]
+    with pytest.raises(UserError, match="expected still ones"):
+        bench_inference(model, np.zeros((3, 2, 1, 8, 8), np.uint8), **settings)  # pyright: ignore

@@ -62,8 +62,9 @@ def inference(found: Any) -> list[str]:
     def ratios(network: str, kernel: str) -> str:
         return extremes(p["ratio"] for p in found["points"] if (p["network"], p["kernel"]) == (network, kernel))
 
-    random = "random VGG-11 at 15%"
+    random, rates = "random VGG-11 at 15%", {p["firing_rate"] for p in found["points"] if p["network"] == "trained"}
     return [
+        *(f"{100 * rate:.1f} % firing" for rate in rates),
         f"{ratios(random, 'avx512')} times as fast with AVX-512, {ratios(random, 'avx2')} with AVX2",
         f"{ratios('trained', 'avx512')} with AVX-512",
     ]

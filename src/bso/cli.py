@@ -119,6 +119,7 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     inference.add_argument(
         "--model", metavar="RUN|MODEL", help="also a trained network: a model file, or a run directory"
     )
+    inference.add_argument("--data", metavar="DIR", help="a data set whose test images it is shown (random numbers)")
 
     report = _command(commands, "report", _report, _report_text)
     report.add_argument("runs", metavar="RUN", nargs="+", help="run directories")
@@ -366,7 +367,10 @@ def _predict_text(result: dict[str, Any]) -> str:
 def _bench_inference(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds an image takes, against the best eager torch, at several firing rates."""
     model = None if options.model is None else _model(options.model).artifact
-    return need("bso.bench.inference").bench_inference(model)
+    if options.data is not None and model is None:
+        raise UserError("bench inference: received --data without --model; expected the network that it is for.")
+    bench = need("bso.bench.inference")
+    return bench.bench_inference(model, None if options.data is None else bench.test_images(options.data))
 
 
 def _bench_inference_text(result: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,17 @@ from torch.nn import functional as F
 import bso
 from bso.artifact import Add, Artifact, AveragePool, Concat, InputSpec, Layer, Lif, MaxPool, Scale, Synapse
 from bso.engine import Engine, Kernel
+from bso.errors import UserError
 from bso.models.vgg import VGG11
 
 FIRING_RATES = (0.05, 0.15, 0.3)
 BATCHES = (1, 64)
 THREADS = (1, 2)
 _TIME_STEPS, _THRESHOLD = 4, 2**16
-# A single image is shown so often in a row, and the mean counts: the first call after the rival's pays for its threads,
-# which go on spinning for a while, and for cold caches.
-_CALLS = 8
+# A single image is shown so often in a row, and the mean counts. The first calls pay for cold caches and for threads:
+# the rival's go on spinning for a while, ours may be woken on one processor, from which the system moves them only after
+# some milliseconds.
+_CALLS = 32
 _EXACT = 2 ** (_TIME_STEPS - 1)  # multiples of it can be halved at every step, exactly
 
 
@@ -165,19 +168,27 @@ def random_images(spec: InputSpec, batch: int, seed: int) -> Tensor:
     return (torch.randn(batch, *spec.shape, generator=generator) * 2**spec.fraction_bits).clamp(-32768, 32767).short()
 
 
+def test_images(root: str | Path) -> np.ndarray:
+    """The first images of the test set in a folder, as many as the largest batch."""
+    data = bso.data.load(root, "test")
+    return np.stack([data.read(index) for index in range(min(max(BATCHES), len(data)))])
+
+
 def bench_inference(
     model: Artifact | None = None,
+    images: np.ndarray | None = None,
     *,
     repetitions: int = 5,
     firing_rates: Iterable[float] = FIRING_RATES,
-    batches: Iterable[int] = BATCHES,
+    batches: Sequence[int] = BATCHES,
     threads: Iterable[int] = THREADS,
     kernels: Sequence[Kernel] = ("auto",),
 ) -> dict[str, Any]:
     """Times the engine and eager torch on VGG-11 at several firing rates, and on a trained network if one is given.
 
     Args:
-        model: A trained network, shown random images.
+        model: A trained network.
+        images: What it is shown, `[N, C, H, W]`, raw or normalized; random numbers by default.
         repetitions: Turns that count, after one that does not.
         firing_rates: Of the random networks.
         batches: Images a call.
@@ -190,13 +201,16 @@ def bench_inference(
     before, points = torch.get_num_threads(), []
     try:
         for name, artifact in networks.items():
-            rate, agreement = _compare(artifact)
+            shown = _integers(artifact, max(2, *batches), images if name == "trained" else None)
+            rate, agreement = _compare(artifact, shown)
             for batch in batches:
                 for number in threads:
                     torch.set_num_threads(number)
                     point = {"network": name, "batch": batch, "threads": number, "firing_rate": round(rate, 4)}
                     point["same_spikes"] = round(agreement, 5)
-                    points += [point | result for result in _race(artifact, batch, number, repetitions, kernels)]
+                    points += [
+                        point | result for result in _race(artifact, shown[:batch], number, repetitions, kernels)
+                    ]
     finally:
         torch.set_num_threads(before)
     return {
@@ -212,9 +226,19 @@ def bench_inference(
     }
 
 
-def _compare(artifact: Artifact) -> tuple[float, float]:
+def _integers(artifact: Artifact, number: int, images: np.ndarray | None) -> Tensor:
+    """So many inputs in the network's own integers, `[N, C, H, W]`; fewer images are shown several times."""
+    if images is None:
+        return random_images(artifact.input, number, 1)
+    frames = Engine(artifact).integers(images)
+    if len(frames) != 1:
+        raise UserError(f"images: received shape {images.shape}; expected still ones, [N, C, H, W].")
+    return torch.from_numpy(np.moveaxis(frames[0][np.arange(number) % len(images)], -1, 1).copy())
+
+
+def _compare(artifact: Artifact, images: Tensor) -> tuple[float, float]:
     """The firing rate over all neurons and steps, and the share of them at which torch says the same."""
-    images, record = random_images(artifact.input, 2, 1), {}
+    record: dict[str, np.ndarray] = {}
     Engine(artifact, threads=1).outputs(images.numpy(), record)
     _, found = EagerTorch(artifact).run(images.float().contiguous(memory_format=torch.channels_last))
     same = [np.mean(a.reshape(b.shape) == b.numpy()) for a, b in zip(record.values(), found, strict=True)]
@@ -226,21 +250,20 @@ def _compare(artifact: Artifact) -> tuple[float, float]:
 
 
 def _race(
-    artifact: Artifact, batch: int, threads: int, turns: int, kernels: Sequence[Kernel]
+    artifact: Artifact, images: Tensor, threads: int, turns: int, kernels: Sequence[Kernel]
 ) -> Iterator[dict[str, Any]]:
     """Medians of wall-clock seconds, their quartiles, and for busy machines the ratio of processor seconds."""
-    images = random_images(artifact.input, batch, 1)
     ours, floats = images.numpy(), images.float().contiguous(memory_format=torch.channels_last)
     rival = EagerTorch(artifact)
     engines = [Engine(artifact, kernel, threads) for kernel in kernels]
-    calls = _CALLS if batch == 1 else 1
+    calls = _CALLS if len(images) == 1 else 1
     racers: dict[str, Callable[[], Any]] = {"torch": lambda: rival.run(floats)}
     racers |= {engine.kernel: lambda engine=engine: engine.outputs(ours) for engine in engines}
     wall: dict[str, list[float]] = {name: [] for name in racers}
     busy: dict[str, list[float]] = {name: [] for name in racers}
     order, chance = list(racers.items()), random.Random(0)
     for turn in range(turns + 1):
-        chance.shuffle(order)  # whoever follows torch pays for its threads
+        chance.shuffle(order)
         for name, run in order:
             start = time.perf_counter(), time.process_time()
             for _ in range(calls):
