@@ -30,8 +30,8 @@ BATCHES = (1, 64)
 THREADS = (1, 2)
 _TIME_STEPS, _THRESHOLD = 4, 2**16
 # A single image is shown so often in a row, and the mean counts. The first calls pay for cold caches and for threads:
-# the rival's go on spinning for a while, ours may be woken on one processor, from which the system moves them only after
-# some milliseconds.
+# the rival's go on spinning for a while, ours may be woken on one processor, from which the system moves them after
+# some milliseconds only.
 _CALLS = 32
 _EXACT = 2 ** (_TIME_STEPS - 1)  # multiples of it can be halved at every step, exactly
 
