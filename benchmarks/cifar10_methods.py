@@ -40,12 +40,12 @@ EPOCHS, SEEDS, FULL_SEEDS = 10, (0, 1, 2), (0, 1)
 VALIDATION_SAMPLES, SELECTION_SAMPLES = 5_000, 10_000
 
 # Around 0.03, which recipes give to weights that SGD trains; the best of these three was the largest.
-SGD_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+SGD_RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 METHODS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     # T-BSO's γ = 5e-7 is as good as 0 against its momentum, so what it depends on is the rate of the momentum.
     "tbso": ({"optimizer": "tbso"}, "one_minus_beta1", (1e-3, 3e-3, 1e-2)),
     # BSO's γ is on the scale of the gradients. The rate of its momentum is the recipe's. The paper's γ is 5e-7.
-    "bso": ({"optimizer": "bso"}, "gamma", (2e-8, 1e-7, 5e-7, 2.5e-6)),
+    "bso": ({"optimizer": "bso"}, "gamma", (4e-9, 2e-8, 1e-7, 5e-7, 2.5e-6)),
     "latent": ({"weights": "latent", "sgd_momentum": 0.9}, "learning_rate", SGD_RATES),
     "real": ({"weights": "real", "sgd_momentum": 0.9}, "learning_rate", SGD_RATES),
 }
