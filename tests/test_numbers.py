@@ -118,11 +118,20 @@ def memory(found: Any) -> list[str]:
     return [f"{' and '.join(ours)} times", f"BPTT with latent weights {' and '.join(theirs)}"]
 
 
+def scaling(found: Any) -> list[str]:
+    slopes = {(s["cost"], s["method"], s["over"]): f"{s['slope']:.2f}" for s in found["slopes"]}
+    shown = text("docs/memory.md")
+    for name in ("time_steps", "batch", "width", "depth"):
+        figures = [slopes[cost, method, name] for cost in ("memory", "seconds") for method in ("tbso", "bptt")]
+        assert f"| {name.replace('_', ' ')} | {' | '.join(figures)} |" in shown
+    return [f"T^{slopes['memory', 'tbso', 'time_steps']}; BPTT T^{slopes['memory', 'bptt', 'time_steps']}"]
+
+
 CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, two_processes, inference, deployed, mutations,
-        small_recipes, cifar10_methods, training, memory,
+        small_recipes, cifar10_methods, training, memory, scaling,
     )
 }  # fmt: skip
 
