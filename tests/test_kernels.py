@@ -68,7 +68,7 @@ def test_threads_share_the_work(threads: int, openmp: bool, monkeypatch: pytest.
             made = kernels.convolve(*arguments)
             assert made is not None
             assert torch.equal(made, expected(*arguments))
-        for ours, exact in gradients(7, 40, 50, (9, 13), (1, 1)):
+        for ours, exact in gradients(7, 70, 80, (9, 13), (1, 1)):
             assert (ours - exact).norm() <= 2e-6 * exact.norm()
         x = torch.randn(7, 16, 4, 6, generator=torch.Generator().manual_seed(0))
         several = neuron_step(x, bso.surrogate.Sigmoid(), pooled=True)
@@ -153,16 +153,17 @@ def test_gradients_in_tiles(
         pytest.skip(f"this processor or compiler has no {library}")
     monkeypatch.setattr(kernels, "libraries", lambda: {library: found[library]})
     monkeypatch.setattr(kernels, "_MIN_TILE_PIXELS", 1)
+    monkeypatch.setattr(kernels, "_MIN_TILE_CHANNELS", 1)
     for ours, exact in gradients(batch, ins, outs, size, padding):
         assert (ours - exact).norm() <= 2e-6 * exact.norm()
         assert (ours - exact).abs().max() <= 1e-5 * exact.abs().max()
 
 
 def test_gradients_of_some_images_and_channels_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = gradients(5, 32, 50, (8, 12), (1, 1))
+    whole = gradients(5, 64, 80, (8, 12), (1, 1))
     monkeypatch.setattr(kernels, "_POINTS", 1)
-    monkeypatch.setattr(kernels, "_SUMS", 36 * 32 * 20)  # blocks of 17, 17 and 16 channels
-    for (ours, _), (other, exact) in zip(whole, gradients(5, 32, 50, (8, 12), (1, 1)), strict=True):
+    monkeypatch.setattr(kernels, "_SUMS", 36 * 64 * 30)  # blocks of 27, 27 and 26 channels
+    for (ours, _), (other, exact) in zip(whole, gradients(5, 64, 80, (8, 12), (1, 1)), strict=True):
         torch.testing.assert_close(ours, other, rtol=1e-5, atol=1e-5 * float(exact.abs().max()))
 
 
@@ -179,7 +180,7 @@ def test_gradients_of_nothing_are_nothing() -> None:
 
 def test_a_network_on_the_kernel_has_the_gradients_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    net = bso.models.vgg((32, "pool", 64, 64, "pool", 96), in_channels=2)
+    net = bso.models.vgg((64, "pool", 64, 80, "pool", 96), in_channels=2)
     x, y, found = torch.randn(9, 2, 20, 24), torch.arange(9), []
     for built in (libraries(), {}):
         monkeypatch.setattr(kernels, "libraries", lambda built=built: built)
@@ -238,14 +239,14 @@ def test_neurons_behind_a_matrix_and_batchnorm() -> None:
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    layer, spikes = bso.BinaryConv2d(32, 32, 3, padding=1), torch.zeros(2, 32, 8, 8)
-    for trace in (torch.zeros(4, 32, 8, 8), torch.zeros(2, 64, 8, 8), torch.zeros(2, 32, 8, 9)):
+    layer, spikes = bso.BinaryConv2d(64, 64, 3, padding=1), torch.zeros(2, 64, 8, 8)
+    for trace in (torch.zeros(4, 64, 8, 8), torch.zeros(2, 96, 8, 8), torch.zeros(2, 64, 8, 9)):
         with pytest.raises(bso.UserError, match=r"trace of shape \(.*expected the same"):
             layer(bso.Activity(spikes, trace))
-        grad, bits, usual = torch.zeros(2, 32, 8, 8), torch.zeros(4 * 32 * 9, dtype=torch.uint8), (1, 1)
+        grad, bits, usual = torch.zeros(2, 64, 8, 8), torch.zeros(8 * 64 * 9, dtype=torch.uint8), (1, 1)
         geometry = kernels.Geometry(padding=usual)
         assert kernels.weight_gradient(grad, trace, layer.weight.shape, geometry) is None
-        assert kernels.input_gradient(trace[:, :31], bits, layer.weight.shape, (8, 8), geometry) is None
+        assert kernels.input_gradient(trace[:, :63], bits, layer.weight.shape, (8, 8), geometry) is None
     net = bso.Sequential(bso.BinaryConv2d(64, 64, 3, padding=1), bso.BatchNorm2d(32), bso.LIF())
     with pytest.raises(RuntimeError, match="running_mean"):
         net(torch.zeros(4, 64, 8, 8), None)
@@ -257,6 +258,8 @@ def test_the_room_of_tiles_lives_as_long_as_a_backward_pass() -> None:
     x.register_hook(lambda _: alive.append(kernels._rooms.own._floats.numel()))
     layer(x).sum().backward()
     assert alive[0] > 0
+    counted = bso.memory.peak_bytes(lambda: layer(x).sum().backward())
+    assert counted > 4 * alive[0]
     assert kernels._rooms.own._floats.numel() == 0
 
 
@@ -284,7 +287,7 @@ def test_gradients_that_are_left_to_torch() -> None:
     assert served(grad, x, shape, usual) == [True, True]
     assert served(grad.double(), x.double(), shape, usual) == [False, False]
     assert served(grad[..., :2, :2], x[..., :2, :2], shape, usual) == [False, False]
-    for other in (torch.Size((16, 64, 3, 3)), torch.Size((64, 16, 3, 3)), torch.Size((64, 64, 3, 1))):
+    for other in (torch.Size((32, 64, 3, 3)), torch.Size((64, 32, 3, 3)), torch.Size((64, 64, 3, 1))):
         assert served(grad, x, other, usual) == [False, False]
     others: list[dict[str, Any]] = [{"stride": (2, 2)}, {"dilation": (2, 1)}, {"groups": 2}, {"padding": (3, 1)}]
     for changed in others:
@@ -410,7 +413,7 @@ def test_the_default_type_of_torch_changes_nothing(dtype: torch.dtype) -> None:
     torch.set_default_dtype(dtype)
     try:
         assert torch.equal(net(x), expected_currents)
-        for ours, exact in gradients(2, 32, 32, (8, 8), (1, 1)):
+        for ours, exact in gradients(2, 64, 64, (8, 8), (1, 1)):
             assert (ours - exact).norm() <= 2e-6 * exact.norm()
         x = torch.ones(5, 16, 2, 3, dtype=torch.float32)[..., :2].contiguous(memory_format=torch.channels_last)
         layer = kernels.neurons(x, True, bso.trace.OTTT(), bso.surrogate.Sigmoid(), 0.5, 1.0)

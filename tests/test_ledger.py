@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import bso
-from bso import cli, kernels, ledger
+from bso import cli, ledger
 from bso.bench import training
 from bso.memory import peak_bytes
 from bso.optim import BSO, TBSO
@@ -22,9 +22,6 @@ from bso.optim import BSO, TBSO
 def test_the_prediction_is_near_what_tensors_take(make, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = 8
     monkeypatch.setattr(ledger, "_REORDERS", 1)  # one is a tensor, the others lie inside a kernel
-    # The room of tiles as a tensor, so that it is counted.
-    monkeypatch.setattr(kernels, "_ROOM", 0)
-    monkeypatch.setattr(torch, "frombuffer", lambda memory, dtype: torch.empty(len(memory) // 4, dtype=dtype))
 
     def train() -> None:
         net = make(width=0.25, neuron=bso.LIF(gradient=rule))

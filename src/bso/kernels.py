@@ -33,15 +33,12 @@ _VERSION = 2
 _MIN_CHANNELS = 64
 
 # Fewer channels, or fewer pixels in a tile of 16, and a plain convolution is as fast.
-_MIN_TILE_CHANNELS = 32
+_MIN_TILE_CHANNELS = 64
 _MIN_TILE_PIXELS = 9
 
 # Floats that tiles take on either side of their product, and that sums of products take: what a cache holds.
 _POINTS = 5 << 19
 _SUMS = 5 << 19
-
-# Bytes that are set aside for tiles; only those that are written to take memory.
-_ROOM = 1 << 26
 
 _SURROGATES = {  # as neurons.c numbers them, and the name of their parameter
     surrogates.Sigmoid: (0, "alpha"),
@@ -215,7 +212,9 @@ class _Room:
         """Room for so many floats each, with anything in it."""
         if len(self._floats) < sum(numbers):
             self._clear()
-            self._floats = torch.frombuffer(_own_memory(max(4 * sum(numbers), _ROOM)), dtype=torch.float32)
+            memory = torch.frombuffer(_own_memory(4 * sum(numbers)), dtype=torch.float32)
+            # So that whoever counts tensors (`bso.memory`) sees it, as a view it would not.
+            self._floats = torch.empty(0, dtype=torch.float32).set_(memory.untyped_storage())
         taken = self._floats[: sum(numbers)].split(numbers)
         running = torch._C._current_graph_task_id()
         if running < 0:  # not in a backward pass
