@@ -200,7 +200,7 @@ def eight_bits(runs: Runs, ended: Callable[[Path, Config], dict[str, Any] | None
     lost = {
         seed: 100 * (usual["accuracy"] - eight["accuracy"])
         for seed, (eight, usual) in results.items()
-        if eight and usual
+        if eight and usual and None not in (eight["accuracy"], usual["accuracy"])
     }
     return {
         "points_lost_by_seed": lost,

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from bso.bits import BinaryParameter
-from bso.engine.native import libraries
 from bso.errors import UserError
 from bso.fused import recycling_state
 from bso.kernels import Geometry, neurons, tile_bytes
@@ -57,18 +56,17 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
     map_state(lambda tensor: states.append(tensor.nbytes), net.initial_state(sample[:1]))
     layers = _layers(net, sample)
     kept, instants = batch * sample[:1].numel() * 4, [(0, 0)]
-    kernels_serve = bool(libraries()) and sample.device.type == "cpu" and sample.dtype == torch.float32
-    room = max((tile_bytes(batch, *layer.tiles) for layer in layers if layer.tiles and kernels_serve), default=0)
-    for layer in layers:
+    in_c = sample.device.type == "cpu" and sample.dtype == torch.float32
+    rooms = [tile_bytes(batch, *layer.tiles) if layer.tiles and in_c else 0 for layer in layers]
+    for layer, room in zip(layers, rooms, strict=True):
         # When backward is at the synapse: what came before, what it keeps, both gradients, and, if these are not made
         # in tiles, its weights: dense, and in the orders that a convolution works in; their gradient is told apart.
         kept += batch * layer.kept
         passing = batch * (layer.entering + layer.leaving)
-        tiled = kernels_serve and layer.tiles and tile_bytes(batch, *layer.tiles)
-        dense = 0 if tiled else (1 + (_REORDERS if layer.tiles else 0)) * layer.weights
+        dense = 0 if room else (1 + (_REORDERS if layer.tiles else 0)) * layer.weights
         instants.append((kept + passing + dense, layer.weights))
         # When it is at the neurons, or forward at BatchNorm: the current and the spikes' bits, and as much again.
-        halved = layer.weights and layer.neurons_in_c and kernels_serve
+        halved = layer.weights and layer.neurons_in_c
         kept += batch * (layer.neurons // (2 if halved else 1) + layer.neurons // 32)
         instants.append((kept + batch * layer.neurons, 0))
     workspace, gradient = max(instants, key=sum)
@@ -79,7 +77,7 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
         "gradients": gradient + real,
         "membrane": membrane,
         "trace": batch * sum(states) - membrane,
-        "workspace": workspace + room,
+        "workspace": workspace + max(rooms, default=0),
     }
     return {**kinds, "total": sum(kinds.values())}
 

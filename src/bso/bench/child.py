@@ -29,8 +29,8 @@ def _bso(spec: dict[str, Any]) -> Update:
     backpropagated, latent = method == "bptt", method in ("bptt", "latent-ottt")
     neuron = bso.LIF(gradient="bptt" if backpropagated else "ottt")
     net = bso.models.vgg(spec["plan"], width=spec["width"], weights="latent" if latent else "binary", neuron=neuron)
-    for module in net.modules():
-        if method == "plain":
+    if method == "plain":
+        for module in net.modules():
             module.register_forward_hook(lambda *_: None)  # a watched module is never fused
     if latent:
         optimizers: list[Any] = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]

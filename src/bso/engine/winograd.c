@@ -14,12 +14,15 @@
 
 enum { LANES = 16, POINTS = 6, ALL_POINTS = 36, TILE = 4, TAPS = 3 };
 
-static const float A = 0.625f, B = 1.5f, AA = 0.390625f, BB = 2.25f, BOTH = 0.87890625f, SUM = 2.640625f;
+#define A 0.625f
+#define B 1.5f
+#define AA (A * A)
+#define BB (B * B)
 
 /* 1 / Π(p − other points), for 0, ±a and ±b. */
-#define AT_0 (1 / 0.87890625f)
-#define AT_A (1 / (2 * 0.390625f * (0.390625f - 2.25f)))
-#define AT_B (1 / (2 * 2.25f * (2.25f - 0.390625f)))
+#define AT_0 (1 / (AA * BB))
+#define AT_A (1 / (2 * AA * (AA - BB)))
+#define AT_B (1 / (2 * BB * (BB - AA)))
 
 #define EACH for (n = 0; n < LANES; n++)
 
@@ -33,12 +36,12 @@ static inline void pixels_to_points(lanes *x, int step)
         const float x0 = x[0][n], x1 = x[step][n], x2 = x[2 * step][n], x3 = x[3 * step][n], x4 = x[4 * step][n];
         const float even_a = x4 - BB * x2, odd_a = A * (x3 - BB * x1);
         const float even_b = x4 - AA * x2, odd_b = B * (x3 - AA * x1);
-        x[0][n] = BOTH * x0 - SUM * x2 + x4;
+        x[0][n] = AA * BB * x0 - (AA + BB) * x2 + x4;
         x[step][n] = even_a + odd_a;
         x[2 * step][n] = even_a - odd_a;
         x[3 * step][n] = even_b + odd_b;
         x[4 * step][n] = even_b - odd_b;
-        x[5 * step][n] = x[5 * step][n] - SUM * x3 + BOTH * x1;
+        x[5 * step][n] = x[5 * step][n] - (AA + BB) * x3 + AA * BB * x1;
     }
 }
 
@@ -208,10 +211,10 @@ void bso_signs_to_points(const uint8_t *bits, const int32_t *shape, float *out, 
 {
     static const float WEIGHTS[POINTS][TAPS] = {
         {AT_0, 0, 0},
-        {AT_A, AT_A * 0.625f, AT_A * 0.390625f},
-        {AT_A, -AT_A * 0.625f, AT_A * 0.390625f},
-        {AT_B, AT_B * 1.5f, AT_B * 2.25f},
-        {AT_B, -AT_B * 1.5f, AT_B * 2.25f},
+        {AT_A, AT_A * A, AT_A * AA},
+        {AT_A, -AT_A * A, AT_A * AA},
+        {AT_B, AT_B * B, AT_B * BB},
+        {AT_B, -AT_B * B, AT_B * BB},
         {0, 0, 1},
     };
     const float *const by = WEIGHTS[shape[2]];
