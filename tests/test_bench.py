@@ -35,3 +35,9 @@ def test_a_trained_network_is_shown_images() -> None:
     assert rates[0] != rates[1]
     with pytest.raises(UserError, match="expected still ones"):
         bench_inference(model, np.zeros((3, 2, 1, 8, 8), np.uint8), **settings)  # pyright: ignore
+
+
+def test_images_that_do_not_fit_are_refused_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bso.bench.inference.random_vgg11", lambda rate: pytest.fail("a network was made first"))
+    with pytest.raises(UserError, match=r"received shape \(1, 3, 32, 32\)"):
+        bench_inference(read(digits_model()), np.zeros((1, 3, 32, 32), np.uint8))

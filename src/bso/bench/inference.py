@@ -195,13 +195,16 @@ def bench_inference(
         threads: Threads of both.
         kernels: Kernels of the engine that take turns with torch.
     """
-    networks = {f"random VGG-11 at {rate:.0%}": random_vgg11(rate) for rate in firing_rates}
-    if model is not None:
-        networks["trained"] = model
+    largest = max(2, *batches)
+    # First, so that images that do not fit are refused before anything is timed.
+    trained = {} if model is None else {"trained": (model, _integers(model, largest, images))}
+    made = {f"random VGG-11 at {rate:.0%}": random_vgg11(rate) for rate in firing_rates}
+    networks = {
+        name: (artifact, random_images(artifact.input, largest, 1)) for name, artifact in made.items()
+    } | trained
     before, points = torch.get_num_threads(), []
     try:
-        for name, artifact in networks.items():
-            shown = _integers(artifact, max(2, *batches), images if name == "trained" else None)
+        for name, (artifact, shown) in networks.items():
             rate, agreement = _compare(artifact, shown)
             for batch in batches:
                 for number in threads:
