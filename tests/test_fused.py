@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import bso
 from bso import fused
 from bso.bits import BinaryParameter
+from bso.neuron import SpikeCount
 from bso.optim import BSO, TBSO
 
 T = 3
@@ -131,6 +132,58 @@ def test_backward_after_the_state_was_written_over_is_refused(dtype: torch.dtype
         logits.sum().backward()
 
 
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("rule", ["ottt", "ndot", "sltt"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_without_gradients_all_is_that_of_the_modules_to_the_bit(
+    context: Any, plan: str, rule: str, dtype: torch.dtype
+) -> None:
+    nets = network(plan, rule, dtype), watched(network(plan, rule, dtype))
+    frames = torch.randn(T, 7, 2, 12, 12, dtype=dtype)
+    found = []
+    for net in nets:
+        kept = []
+        with context():
+            with bso.estimating_statistics(net):
+                kept += [bso.predict(net, frames, None), bso.predict(net, 2 * frames, None)]
+            for mode in (False, True):
+                net.train(mode)
+                with bso.counting_spikes(net) as rates:
+                    logits, state = net(frames[0], None)
+                    kept += [logits, *net(frames[1], state), bso.predict(net, frames, None), rates.by_layer()]
+                kept += [state, dict(net.named_buffers())]
+        found.append(kept)
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_spikes_are_counted_in_training_and_its_gradients_stay_those_of_the_fused_step() -> None:
+    x, found = torch.randn(6, 2, 8, 8), []
+    for watch in (False, True):
+        net = network(dtype=torch.float32)
+        if watch:
+            watched(net)
+        with bso.counting_spikes(net) as rates:
+            for _ in range(T):
+                net(x, net.initial_state(x))[0].sum().backward()
+        found.append(rates.by_layer())
+    assert found[0] == found[1]
+    assert 0 < found[0]["lif1"] < 1
+
+
+def test_a_network_that_shares_a_current_is_evaluated_without_writing_over_it() -> None:
+    torch.manual_seed(0)
+    shared = bso.Sequential(
+        nn.Conv2d(2, 64, 3, padding=1),
+        bso.Residual(bso.Sequential(bso.BatchNorm2d(64), bso.LIF(), bso.BinaryConv2d(64, 64, 3, padding=1))),
+    ).eval()
+    x = torch.randn(2, 2, 8, 8)
+    with torch.no_grad():
+        ours = shared(x, None)[0]
+        torch.testing.assert_close(ours, watched(shared)(x, None)[0], rtol=0, atol=0)
+
+
 def test_what_cannot_be_fused_runs_as_modules() -> None:
     x = torch.randn(2, 3, 6, 6)
     norm, lif, pool = bso.BatchNorm2d(3), bso.LIF(), nn.AvgPool2d(2)
@@ -145,6 +198,11 @@ def test_what_cannot_be_fused_runs_as_modules() -> None:
     assert fused.find_run([norm.eval(), lif], 0, x) is None
     assert fused.find_run([norm.train(), bso.LIF(gradient="bptt")], 0, x) is None
     with torch.no_grad():
-        assert fused.find_run([norm, lif], 0, x) is None
+        assert fused.find_run([norm, lif], 0, x) == (norm, lif, None)
+        assert fused.find_run([norm.eval(), lif], 0, x) == (norm, lif, None)
+        assert fused.find_run([bso.BatchNorm2d(3, affine=False), lif], 0, x) is None
+    norm.train()
+    lif.register_forward_hook(SpikeCount())
+    assert fused.find_run([norm, lif], 0, x) == (norm, lif, None)
     lif.register_forward_hook(lambda *_: None)
     assert fused.find_run([norm, lif], 0, x) is None

@@ -1,15 +1,16 @@
 """Predicting and measuring: summed logits, accuracy, firing rates."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bso.errors import UserError
-from bso.neuron import LIF, evaluating, finding_shapes
+from bso.fused import recycling_state
+from bso.neuron import LIF, SpikeCount, evaluating
 from bso.norm import estimating_statistics
 
 
@@ -43,7 +44,8 @@ def predict(net: nn.Module, inputs: Tensor, time_steps: int | None) -> Tensor:
     """
     total, state = None, None
     for frame in over_time(inputs, time_steps):
-        logits, state = net(frame, state)
+        with recycling_state():
+            logits, state = net(frame, state)
         total = logits if total is None else total + logits
     if total is None:
         raise UserError(f"predict: received frames of shape {tuple(inputs.shape)}; expected at least one.")
@@ -51,40 +53,15 @@ def predict(net: nn.Module, inputs: Tensor, time_steps: int | None) -> Tensor:
 
 
 class FiringRates:
-    """Running means of the spikes of every neuron layer, by its name in the network."""
+    """Shares of neurons that fired, by the name of their layer in the network."""
 
-    def __init__(self) -> None:
-        self._spikes: dict[str, Tensor | int] = {}
-        self._chances: dict[str, int] = {}
-
-    def add(self, name: str, spikes: Tensor) -> None:
-        """Counts the spikes of one layer at one time step."""
-        self._spikes[name] = self._spikes.get(name, 0) + spikes.detach().sum(dtype=torch.float64)
-        self._chances[name] = self._chances.get(name, 0) + spikes.numel()
+    def __init__(self, counts: dict[str, SpikeCount]) -> None:
+        self._counts = counts
 
     def by_layer(self) -> dict[str, float]:
-        """Share of neurons that fired, by layer."""
-        return {name: float(count) / self._chances[name] for name, count in self._spikes.items()}
-
-
-@contextmanager
-def watching_spikes(net: nn.Module, watch: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Calls `watch(name, spikes)` for every layer of neurons and time step of the forward passes within it."""
-
-    def hook(name: str, output: Any) -> None:
-        if not finding_shapes.get():
-            watch(name, output[0].spikes)
-
-    handles = [
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: hook(name, output))
-        for name, module in net.named_modules()
-        if isinstance(module, LIF)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+        """Share of neurons that fired, by layer; layers that have not run are left out."""
+        rates = {name: count.rate for name, count in self._counts.items()}
+        return {name: rate for name, rate in rates.items() if rate is not None}
 
 
 @contextmanager
@@ -98,9 +75,14 @@ def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
         >>> rates.by_layer()["lif1"]
         0.0
     """
-    rates = FiringRates()
-    with watching_spikes(net, rates.add):
-        yield rates
+    layers = {name: module for name, module in net.named_modules() if isinstance(module, LIF)}
+    counts = {name: SpikeCount() for name in layers}
+    handles = [module.register_forward_hook(counts[name]) for name, module in layers.items()]
+    try:
+        yield FiringRates(counts)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class Evaluation(NamedTuple):

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from bso.bits import pack
 from bso.kernels import Neurons, neurons
 from bso.memory import give_back_free_memory
-from bso.neuron import LIF, LIFState, check_state
+from bso.neuron import LIF, LIFState, SpikeCount, check_state
 from bso.norm import BatchNorm1d, BatchNorm2d
 from bso.trace import Activity
 
@@ -77,18 +77,19 @@ def find_run(layers: list[nn.Module], start: int, x: Any) -> Run | None:
 
 
 def _can_fuse(norm: BatchNorm1d | BatchNorm2d | None, neuron: LIF) -> bool:
-    if type(neuron) is not LIF or neuron.gradient.keeps_graph or not plain(neuron) or not torch.is_grad_enabled():
+    if type(neuron) is not LIF or neuron.gradient.keeps_graph or not plain(neuron):
         return False
     if norm is None:
         return True
-    known = norm.weight is not None and norm.running_mean is not None and norm.momentum is not None
-    return known and norm.training and not norm.synchronized and plain(norm)
+    if norm.weight is None or norm.running_mean is None or not plain(norm):
+        return False
+    return not norm.synchronized if norm.training else not torch.is_grad_enabled()
 
 
 def plain(module: nn.Module) -> bool:
-    """Whether nobody watches the module: hooks want to see its own input and output."""
+    """Whether nobody watches the module: hooks want to see its own input and output, unless they count spikes."""
     return not (
-        module._forward_hooks
+        any(not isinstance(hook, SpikeCount) for hook in module._forward_hooks.values())
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
@@ -112,42 +113,47 @@ def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) 
         state: Of the neurons.
         spare: Whether nobody else sees the current, so that it may be written over.
     """
-    norm, lif = run.norm, run.neuron
+    norm, lif, learning = run.norm, run.neuron, torch.is_grad_enabled()
     current = _channels_last(current)
     with torch.no_grad():
         membrane, trace = _own_state(current, state, lif)
         kernel = neurons(current, run.pool is not None, lif.gradient, lif.surrogate, lif.leak, lif.threshold)
         normal, mean, deviation, kept = current, None, None, None
-        if norm is not None:
+        spare = spare and kernel is not None and not current._is_view()
+        if norm is not None and learning:
             kept = current if kernel is None else kernel.keep(current.detach())
-            normal, mean, deviation = _normalize(
-                norm, current, spare and kept.dtype != current.dtype and not current._is_view()
-            )
+            spare = spare and kept.dtype != current.dtype
+        if norm is not None and norm.training:
+            normal, mean, deviation = _normalize(norm, current, spare)
+        elif norm is not None:
+            normal = norm.fold(current, in_place=spare)
         if kernel is None:
             spikes, sent_trace, bits = _fire(run, normal, membrane, trace)
         else:
             spikes, sent_trace, packed = kernel.fire(normal if norm is not None else current.clone(), membrane, trace)
             bits = [packed]
         del normal
-    weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
-    saved = _Saved(run, kept, membrane, bits, mean, deviation, kernel)
-    sent: Any = _Backward.apply(current, weight, bias, spikes, saved)
-    return Activity(sent, sent_trace), LIFState(membrane, trace)
+    for count in lif._forward_hooks.values():
+        assert isinstance(count, SpikeCount)
+        count.add(spikes, each=1 if run.pool is None else 4)
+    if learning:
+        weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
+        saved = _Saved(run, kept, membrane, bits, mean, deviation, kernel)
+        spikes: Any = _Backward.apply(current, weight, bias, spikes, saved)
+    return Activity(spikes, sent_trace), LIFState(membrane, trace)
 
 
 def _normalize(norm: BatchNorm1d | BatchNorm2d, current: Tensor, in_place: bool) -> tuple[Tensor, Tensor, Tensor]:
     """BN(I), mean and 1/σ of a batch in training."""
     norm._check_input_dim(current)
     assert norm.num_batches_tracked is not None
-    assert norm.momentum is not None
     norm.num_batches_tracked.add_(1)
+    rate = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
     written = {}
     if in_place:
         written["out"] = current.detach(), torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     statistics = norm.running_mean, norm.running_var
-    return torch.native_batch_norm(
-        current, norm.weight, norm.bias, *statistics, True, norm.momentum, norm.eps, **written
-    )
+    return torch.native_batch_norm(current, norm.weight, norm.bias, *statistics, True, rate, norm.eps, **written)
 
 
 def _own_state(current: Tensor, state: LIFState | None, lif: LIF) -> tuple[Tensor, Tensor | None]:

@@ -405,7 +405,8 @@ class Neurons:
         bits = x.new_empty(table.batch, -(-x[0].numel() // 8), dtype=torch.uint8)
         self._run(_Function.FIRE, x, membrane, trace, sent, sent_trace, bits)
         for changed in (membrane, trace):
-            if changed is not None:  # so that autograd notices, as it does with torch's own functions
+            if changed is not None and not changed.is_inference():
+                # So that autograd notices, as it does with torch's own functions.
                 torch.autograd.graph.increment_version(changed)
         return sent, sent_trace, bits
 

@@ -39,7 +39,7 @@ def _step(layer: nn.Module, x: Value, state: Any) -> tuple[Value, Any]:
 
 def _forgets(layer: nn.Module) -> bool:
     """Whether a layer is a synapse that keeps nothing of what it returns, and nobody watches it."""
-    own = type(layer) in (TracedConv2d, TracedLinear, BinaryConv2d, BinaryLinear)
+    own = type(layer) in (TracedConv2d, TracedLinear, BinaryConv2d, BinaryLinear, nn.Conv2d, nn.Linear)
     return own and plain(layer) and "forward" not in vars(layer)
 
 

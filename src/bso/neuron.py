@@ -53,7 +53,33 @@ class LIFState(NamedTuple):
 
 
 # Whether `initial_state` is passing a sample through, which statistics must leave out.
-finding_shapes: ContextVar[bool] = ContextVar("finding_shapes", default=False)
+_finding_shapes: ContextVar[bool] = ContextVar("finding_shapes", default=False)
+
+
+class SpikeCount:
+    """A forward hook of a layer of neurons that counts its spikes.
+
+    It does not keep the layer from being fused: a fused step has no such output and calls `add` itself.
+    """
+
+    def __init__(self) -> None:
+        self._spikes: Tensor | float = 0.0
+        self._chances = 0
+
+    def __call__(self, module: nn.Module, inputs: Any, output: tuple[Activity, LIFState]) -> None:
+        """What torch calls behind a layer that runs as a module."""
+        self.add(output[0].spikes)
+
+    def add(self, spikes: Tensor, each: int = 1) -> None:
+        """Counts the spikes of one time step, or means of `each` of them."""
+        if not _finding_shapes.get():
+            self._spikes = self._spikes + each * spikes.detach().sum(dtype=torch.float64)
+            self._chances += each * spikes.numel()
+
+    @property
+    def rate(self) -> float | None:
+        """Share of the neurons that fired; None if nothing was seen."""
+        return float(self._spikes) / self._chances if self._chances else None
 
 
 @contextmanager
@@ -79,12 +105,12 @@ class Stateful(nn.Module):
 
         Found by passing one sample through in evaluation mode, so that it holds for any composition.
         """
-        token = finding_shapes.set(True)
+        token = _finding_shapes.set(True)
         try:
             with evaluating(self), torch.no_grad():
                 _, state = self(x[:1], None)
         finally:
-            finding_shapes.reset(token)
+            _finding_shapes.reset(token)
         return map_state(lambda tensor: _zeros(tensor, len(x)), state)
 
 

@@ -71,10 +71,13 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
             return self._normalize_over_processes(input) if self.synchronized else super().forward(input)
         if self.running_mean is None:  # without running statistics, evaluation takes the batch's, as torch's does
             return super().forward(input)
-        self._check_input_dim(input)
-        scale, shift = self.folded()
-        channels = (1, -1) + (1,) * (input.dim() - 2)
-        return input * scale.view(channels) + shift.view(channels)
+        return self.fold(input)
+
+    def fold(self, x: Tensor, *, in_place: bool = False) -> Tensor:
+        """Evaluation with running statistics; it may write over `x` if told so."""
+        self._check_input_dim(x)
+        scale, shift = (numbers.view((1, -1) + (1,) * (x.dim() - 2)) for numbers in self.folded())
+        return x.mul_(scale).add_(shift) if in_place else x * scale + shift
 
 
 class BatchNorm1d(_Folded, nn.BatchNorm1d):
