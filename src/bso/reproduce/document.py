@@ -134,17 +134,37 @@ def _methods(result: dict[str, Any], link: str) -> str:
     columns = ["method", "knob", "held-out accuracy, %", "chosen", "test accuracy, %", "seeds"]
     parts = [
         "## CIFAR-10 methods",
-        f"The same network and online gradients, {protocol['epochs_of_the_comparison']} epochs, each method with a "
-        f"knob chosen of three on {protocol['held_out_samples']:,} held-out training images (after training on "
-        f"{protocol['training_samples_of_the_selection']:,}).",
+        f"The same network and online gradients, {protocol['epochs_of_the_comparison']} epochs, each method with the "
+        f"best of a few values of one knob on {protocol['held_out_samples']:,} held-out training images (after "
+        f"training on {protocol['training_samples_of_the_selection']:,}).",
         markdown_table(columns, rows),
+        *_differences(result["methods"], names),
         f"The whole recipe `{protocol['recipe']}`: {_measured(result['full_recipe']['test_accuracy'])} % on the test "
         f"images, {len(result['full_recipe']['runs'])} seeds.",
     ]
+    lost = result["eight_bits"]["points_lost_by_seed"]
+    if lost:
+        points = ", ".join(f"{points:+.2f} (seed {seed})" for seed, points in lost.items())
+        parts.append(f"T-BSO with its momentum in eight bits loses, in percent points: {points}.")
     if result["missing"]:
         parts.append(f"Not finished yet: {', '.join(result['missing'])}.")
     parts.append(f"`{result['command']}`, {result['machine']}; [cifar10_methods.json]({link})")
     return "\n\n".join(parts)
+
+
+def _differences(methods: dict[str, Any], names: dict[str, str]) -> list[str]:
+    """By how much T-BSO is above the others, seed by seed, as far as they have been trained."""
+    accuracies = {
+        name: {run["run"].rsplit("-s", 1)[1]: run["accuracy"] for run in method["runs"] if run["accuracy"] is not None}
+        for name, method in methods.items()
+    }
+    words = []
+    for name, others in accuracies.items():
+        points = [100 * (accuracies["tbso"][seed] - others[seed]) for seed in others if seed in accuracies["tbso"]]
+        if name != "tbso" and points:
+            words.append(f"minus {names[name]}: {', '.join(f'{difference:+.2f}' for difference in points)}")
+    expected = "The paper has T-BSO above BSO and above latent weights."
+    return [f"T-BSO in percent points, seed by seed, {'; '.join(words)}. {expected}"] if words else []
 
 
 def _small_recipes(result: dict[str, Any], link: str) -> str:
