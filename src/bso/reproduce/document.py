@@ -120,16 +120,9 @@ def _methods(result: dict[str, Any], link: str) -> str:
     rows = []
     for name, method in result["methods"].items():
         tried = ", ".join(f"{value:g}: {_percent(accuracy)}" for value, accuracy in method["held_out_accuracies"])
-        rows.append(
-            [
-                names[name],
-                method["knob"],
-                tried,
-                method["chosen"],
-                _measured(method["test_accuracy"]),
-                len(method["runs"]),
-            ]
-        )
+        chosen = f"{method['chosen']}, the last tried" if method["chosen_at_the_edge"] else method["chosen"]
+        measured = _measured(method["test_accuracy"])
+        rows.append([names[name], method["knob"], tried, chosen, measured, len(method["runs"])])
     protocol = result["protocol"]
     columns = ["method", "knob", "held-out accuracy, %", "chosen", "test accuracy, %", "seeds"]
     parts = [
