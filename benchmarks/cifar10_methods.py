@@ -39,7 +39,7 @@ RESULTS = Path(__file__).parent / "results" / "cifar10_methods.json"
 EPOCHS, SEEDS, FULL_SEEDS = 10, (0, 1, 2), (0, 1)
 VALIDATION_SAMPLES, SELECTION_SAMPLES = 5_000, 10_000
 
-# Around 0.03, which recipes give to weights that SGD trains; the best of these three was the largest.
+# Around 0.03, which recipes give to weights that SGD trains; the best of the first three was the largest.
 SGD_RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 METHODS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     # T-BSO's γ = 5e-7 is as good as 0 against its momentum, so what it depends on is the rate of the momentum.

@@ -94,9 +94,10 @@ def cifar10_methods(found: Any) -> list[str]:
     low, high = accuracy["lowest_and_highest"]
     means = [f"{methods[name]['test_accuracy']['mean']:.3f}" for name in ("tbso", "bso", "latent", "real")]
     lost = [f"{points:.2f}" for points in found["eight_bits"]["points_lost_by_seed"].values()]
+    deviation = max(method["test_accuracy"]["standard_deviation"] for method in methods.values())
     return [
         f"mean {accuracy['mean']:.4f} ({low:.4f} and {high:.4f})",
-        f"{', '.join(means[:3])} and {means[3]}",
+        f"{', '.join(means[:3])} and {means[3]}, standard deviations up to {100 * deviation:.1f} points",
         f"loses {', '.join(lost[:-1])} and {lost[-1]} points",
     ]
 

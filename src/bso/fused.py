@@ -146,10 +146,7 @@ def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) 
 def _normalize(norm: BatchNorm1d | BatchNorm2d, current: Tensor, in_place: bool) -> tuple[Tensor, Tensor, Tensor]:
     """BN(I), mean and 1/σ of a batch in training."""
     norm._check_input_dim(current)
-    assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
-    rate = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
-    written = {}
+    rate, written = norm.count_batch(), {}
     if in_place:
         written["out"] = current.detach(), torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     statistics = norm.running_mean, norm.running_var

@@ -45,14 +45,19 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
         mean = _SumOverProcesses.apply(x.sum(axes)) / count
         centered = x - mean.view(channels)
         variance = _SumOverProcesses.apply(centered.square().sum(axes)) / count
-        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+        if self.running_mean is not None and self.running_var is not None:
             with torch.no_grad():
-                self.num_batches_tracked += 1
-                rate = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                rate = self.count_batch()
                 self.running_mean.lerp_(mean, rate)
                 self.running_var.lerp_(variance * (count / (count - 1)), rate)
         normal = centered * torch.rsqrt(variance + self.eps).view(channels)
         return normal if self.weight is None else normal * self.weight.view(channels) + self.bias.view(channels)
+
+    def count_batch(self) -> float:
+        """Counts a batch of training; returns its share in the running statistics, as torch has it."""
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        return 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """Scale and shift of evaluation, one number a channel, computed in double precision."""
