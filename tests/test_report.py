@@ -145,6 +145,16 @@ def test_points_lie_where_they_should() -> None:
     assert y0 > y1 > y2
 
 
+def test_a_bar_reaches_over_its_point() -> None:
+    lines = {"a": [(1, 5.0), (2, 6.0)], "b": [(1, 1.0)]}
+    svg = ElementTree.fromstring(figures.line_chart("t", lines, x_label="x", bars={"a": [(1, 4.0, 9.0)]}))
+    x, y = map(float, svg.find("polyline").get("points").split()[0].split(","))
+    start, high = svg.find("path").get("d").removeprefix("M").split("V")
+    at, low = map(float, start.split(","))
+    assert at == x
+    assert low - y == pytest.approx((y - float(high)) / 4, abs=0.2)
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_shows_the_page_without_complaint_and_without_sideways_scrolling(runs, tmp_path, width) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 Points = Sequence[tuple[float, float]]
+Bars = Sequence[tuple[float, float, float]]
 
 # Okabe and Ito's colors, which color-blind readers tell apart; the darkest and the lightest give way to the
 # background. After eight lines they come again, dashed, as are lines that would hide the same one below.
@@ -45,6 +46,7 @@ def line_chart(
     show: Callable[[float], str] = "{:g}".format,
     log_x: bool = False,
     log_y: bool = False,
+    bars: Mapping[str, Bars] | None = None,
 ) -> str:
     """Lines over a number, with a legend below when there are several.
 
@@ -55,6 +57,7 @@ def line_chart(
         show: How to write a value of y.
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
+        bars: By the name of their line, where on x its spread reaches from which y to which.
 
     Example:
         >>> svg = line_chart("accuracy", {"a": [(1, 0.5), (2, 0.75)]}, x_label="epoch")
@@ -67,7 +70,9 @@ def line_chart(
     }
     everything = [point for points in drawn.values() for point in points] or [(1.0, 1.0)]
     x_axis = _Axis([x for x, _ in everything], log_x, _LEFT, _WIDTH - _RIGHT, tight=True)
-    y_axis = _Axis([y for _, y in everything], log_y, _TOP + _PLOT_HEIGHT, _TOP)
+    bars = bars or {}
+    reach = [end for of_line in bars.values() for _, *ends in of_line for end in ends]
+    y_axis = _Axis([y for _, y in everything] + reach, log_y, _TOP + _PLOT_HEIGHT, _TOP)
     bottom = _TOP + _PLOT_HEIGHT
     parts = [_text(_LEFT, 18, title, weight="600")]
     for tick in y_axis.ticks:
@@ -83,6 +88,10 @@ def line_chart(
         dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS or places in below else ""
         below.append(places)
         pens.append(f'stroke="var(--c{number % _NUM_COLORS})"{dash}')
+        parts += [
+            f'<path {pens[-1]} d="M{x_axis.place(x):.1f},{y_axis.place(low):.1f}V{y_axis.place(high):.1f}"/>'
+            for x, low, high in bars.get(name, ())
+        ]
         parts.append(_line(number, pens[-1], name, places, points, show))
     height = bottom + 42
     if len(lines) > 1:

@@ -115,10 +115,10 @@ def method(config: Mapping[str, Any]) -> str:
 def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
     """Of all runs together."""
 
-    def chart(title: str, key: str, show: Callable[[float], str], **axes: bool) -> str:
+    def chart(title: str, key: str, show: Callable[[float], str], *, log_y: bool = False) -> str:
         lines = {name: [(line["epoch"], line[key]) for line in r.history if key in line] for name, r in runs.items()}
         lines = {name: points for name, points in lines.items() if points}
-        return line_chart(title, lines, x_label="epoch", show=show, **axes) if lines else ""
+        return line_chart(title, lines, x_label="epoch", show=show, log_y=log_y) if lines else ""
 
     return [
         chart("test accuracy", "test_accuracy", _percent),

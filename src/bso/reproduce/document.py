@@ -76,11 +76,18 @@ def _section(result: dict[str, Any], link: str, pictures: Path) -> str:
         parts.append("\n".join(images))
     parts += result["notes"]
     minutes = result["seconds"] / 60
+    trained = _trained_minutes(result["data"])
     parts.append(
-        f"`{result['command']}`, whose last call took {minutes:.1f} minutes on {result['machine']}; "
-        f"[{result['name']}.json]({link})"
+        f"`{result['command']}`, whose last call took {minutes:.1f} minutes on {result['machine']}"
+        f"{f', and its runs {trained:.0f} in all' if trained else ''}; [{result['name']}.json]({link})"
     )
     return "\n\n".join(parts)
+
+
+def _trained_minutes(data: Any) -> float:
+    """How long the runs of a target took, one after another; earlier calls may have made some of them."""
+    points = data if isinstance(data, list) else [data]
+    return sum(minutes or 0.0 for point in points for minutes in point.get("minutes", ()))
 
 
 def _drawn(figure: dict[str, Any]) -> str:
@@ -88,9 +95,9 @@ def _drawn(figure: dict[str, Any]) -> str:
         names = figure["names"]
         axes = tuple(figure["axes"])
         return matrix_chart(figure["title"], figure["rows"], row_names=names, column_names=names, axes=axes)
-    axes = {key: figure[key] for key in ("log_x", "log_y") if key in figure}
+    more = {key: figure[key] for key in ("log_x", "log_y", "bars") if key in figure}
     lines = {name: [(x, y) for x, y in points] for name, points in figure["lines"].items()}
-    return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **axes)
+    return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **more)
 
 
 def _flip_rules(result: dict[str, Any], link: str) -> str:

@@ -46,10 +46,10 @@ class Outcome:
         """Adds a table; cells are text or numbers, None for what there is not."""
         self.tables.append({"caption": caption, "columns": list(columns), "rows": [list(row) for row in rows]})
 
-    def add_lines(self, title: str, lines: Mapping[str, Sequence[Sequence[float]]], x_label: str, **axes: bool) -> None:
-        """Adds a figure of lines, as `bso.report.figures.line_chart` draws it."""
+    def add_lines(self, title: str, lines: Mapping[str, Sequence[Sequence[float]]], x_label: str, **more: Any) -> None:
+        """Adds a figure of lines, as `bso.report.figures.line_chart` draws it; more are its further arguments."""
         chosen = {name: [list(point) for point in points] for name, points in lines.items()}
-        self.figures.append({"kind": "lines", "title": title, "lines": chosen, "x_label": x_label, **axes})
+        self.figures.append({"kind": "lines", "title": title, "lines": chosen, "x_label": x_label, **more})
 
     def add_matrix(
         self, title: str, rows: Sequence[Sequence[float]], names: Sequence[str], axes: tuple[str, str]
