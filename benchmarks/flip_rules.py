@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import statistics
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch import Tensor
 
 import bso.trainer
 from bso.bits import BinaryParameter
-from bso.optim import TBSO, FlipRule, tbso_flips
+from bso.optim import TBSO, FlipRule
 from bso.recipes import Config, recipe
 from bso.trainer import Trainer, load_data
 
@@ -30,20 +29,6 @@ BASE = dataclasses.replace(
     recipe("digits"), width=0.5, train_samples=400, validation_samples=600, batch_size=32, time_steps=2
 )
 RATES = (1e-3, 1e-2, 5e-2)
-
-
-class Corrected(TBSO):
-    """T-BSO with v divided by the share of it that is filled."""
-
-    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
-        super()._observe(group, parameter, mean_square, t)
-        filled = self.state[parameter].setdefault("filled", torch.zeros(self.time_steps, dtype=torch.float64))
-        filled[t] += group["one_minus_beta2"] * (1 - filled[t])
-
-    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
-        state = self.state[parameter]
-        moment = state["second_moment"][t] / state["filled"][t]
-        return partial(tbso_flips, second_moment=moment, gamma=group["gamma"], eps=0.0)
 
 
 class Share(TBSO):
@@ -65,7 +50,7 @@ RULES: dict[str, tuple[type[TBSO], dict[str, Any]]] = {
     "T-BSO, v of recent gradients (1 − β2 = 0.01), γ = 0.1": (
         TBSO, {**CONSTANT, "one_minus_beta2": 1e-2, "gamma": 0.1}
     ),
-    "T-BSO, bias-corrected v, γ = 0.1": (Corrected, {**CONSTANT, "gamma": 0.1}),
+    "T-BSO, bias-corrected v, γ = 0.1": (TBSO, {**CONSTANT, "gamma": 0.1, "bias_correction": True}),
     "the largest W·M, 5 % of the weights, annealed": (
         Share, {**CONSTANT, "gamma": 0.05, "gamma_schedule": "cosine"}
     ),

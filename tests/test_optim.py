@@ -77,6 +77,27 @@ def test_tbso_against_a_sequence_by_hand() -> None:
         assert flip.state[weight]["second_moment"].tolist() == moments
 
 
+def test_bias_correction_makes_v_that_of_the_gradients_seen() -> None:
+    # 1 − β2 = 0.25. After G² = 4 it is 4, where the paper's v is 1. Then G² = 16: v = 0.75·1 + 0.25·16 = 4.75, of which
+    # 1 − 0.75² = 0.4375 is filled. The threshold is γ = 0.5 times the root: 1 at first, where the paper's would be 0.5.
+    weight = parameter(1, 1, 1, 1)
+    flip = TBSO([weight], gamma=0.5, betas=(0.6, 0.75), eps=0.0, time_steps=1, bias_correction=True)
+    give(weight, 2.0, -2.0, 2.0, -2.0)  # M = ±0.8, below 1
+    flip.step(t=0)
+    assert signs(weight).tolist() == [1, 1, 1, 1]
+    assert flip.second_moment(weight).tolist() == [4.0]
+    saved = copy.deepcopy(flip.state_dict())
+    give(weight, 4.0, 4.0, -4.0, -4.0)  # M = 0.6·±0.8 ± 1.6; only the first is over √(4.75/0.4375)/2 = 1.65
+    flip.step(t=0)
+    assert signs(weight).tolist() == [-1, 1, 1, 1]
+    assert flip.second_moment(weight).tolist() == pytest.approx([4.75 / 0.4375])
+    resumed = TBSO([parameter(1, 1, 1, 1)], betas=(0.6, 0.75), time_steps=1, bias_correction=True)
+    resumed.load_state_dict(saved)
+    assert resumed.second_moment(resumed.param_groups[0]["params"][0]).tolist() == [4.0]
+    with pytest.raises(bso.UserError, match="differs in filled"):
+        TBSO([weight], betas=(0.6, 0.75), time_steps=1).load_state_dict(saved)
+
+
 def test_sigma_bso_against_a_sequence_by_hand() -> None:
     # β = 0.5, γ = 1. G = (2, 0): M = (1, 0), n = 0.25·2 = 0.5, threshold 0.707: the first flips.
     # G = (−2, 2): M = (−0.5, 1), n = 0.25·0.5 + 0.25·4 = 1.125, threshold 1.061: W·M = (0.5, 1), none.

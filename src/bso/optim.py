@@ -437,6 +437,8 @@ class TBSO(FlipOptimizer):
         betas: Decays of momentum and second moments.
         eps: ε, inside the root.
         time_steps: T; `step` takes t = 0 … T−1.
+        bias_correction: Divide v, which begins at 0, by the share of it that is filled. γ is then in units of the
+            gradient's root mean square from the first update on; at the paper's β2 it is not for 100,000 of them.
         initial_momentum: δ: the momentum begins at −δ·W; see `BSO`.
         momentum_bits: 32, or 8 for a quarter of the memory; see `bso.momentum`.
 
@@ -451,6 +453,8 @@ class TBSO(FlipOptimizer):
         tensor([-1.])
     """
 
+    _bias_correction = False
+
     def __init__(
         self,
         params: Any,
@@ -459,12 +463,14 @@ class TBSO(FlipOptimizer):
         eps: float = 1e-20,
         *,
         time_steps: int,
+        bias_correction: bool = False,
         initial_momentum: float = 0.0,
         momentum_bits: int = 32,
     ) -> None:
         _check_betas(*betas)
         if not isinstance(time_steps, int) or isinstance(time_steps, bool) or time_steps < 1:
             raise UserError(f"TBSO: received time_steps={time_steps!r}; expected a whole number T ≥ 1.")
+        self._bias_correction = bias_correction
         super().__init__(
             params,
             dict(
@@ -494,19 +500,28 @@ class TBSO(FlipOptimizer):
 
     def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
         moments = torch.zeros(self.time_steps, dtype=torch.float64, device=parameter.device)
-        return {**super()._initial_state(parameter), "second_moment": moments}
+        state = {**super()._initial_state(parameter), "second_moment": moments}
+        return {**state, "filled": torch.zeros_like(moments)} if self._bias_correction else state
 
-    def _second_moment(self, parameter: BinaryParameter) -> Tensor:
+    def _moments(self, parameter: BinaryParameter) -> dict[str, Tensor]:
         state = self.state[parameter]
-        state["second_moment"] = state["second_moment"].to(parameter.device)
-        return state["second_moment"]
+        names = [name for name in ("second_moment", "filled") if name in state]
+        state.update((name, state[name].to(parameter.device)) for name in names)
+        return {name: state[name] for name in names}
+
+    def second_moment(self, parameter: BinaryParameter) -> Tensor:
+        """What the thresholds take for v, of each time step."""
+        moments = self._moments(parameter)
+        return moments["second_moment"] / moments["filled"] if "filled" in moments else moments["second_moment"]
 
     def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
         assert t is not None
-        self._second_moment(parameter)[t].lerp_(mean_square, group["one_minus_beta2"])
+        seen = {"second_moment": mean_square, "filled": torch.ones_like(mean_square)}
+        for name, moments in self._moments(parameter).items():
+            moments[t].lerp_(seen[name], group["one_minus_beta2"])
 
     def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
-        moments = self._second_moment(parameter)
+        moments = self.second_moment(parameter)
         moment = moments[sorted(self._accumulated_times)].mean() if t is None else moments[t]
         return partial(tbso_flips, second_moment=moment, gamma=group["gamma"], eps=group["eps"])
 

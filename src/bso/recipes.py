@@ -54,6 +54,7 @@ class Config:
     one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum")
     one_minus_beta2: float = _setting(1e-5, "1 − β2, the rate of the second moments")
     eps: float = _setting(1e-20, "ε inside the root")
+    bias_correction: bool = _setting(False, "divide the second moments by the share of them that is filled")
     initial_momentum: float = _setting(0.0, "δ: the momentum begins at −δ·W; with 0 at 0, or at that of init_from")
     momentum_bits: int = _setting(32, "bits of a weight's momentum: 32, or 8, rounded at random")
     gamma_schedule: ScheduleName = _setting("constant", "how γ decays")

@@ -232,7 +232,8 @@ class Trainer:
             }
             if config.optimizer == "tbso":
                 steps = 1 if config.gradient == "bptt" else config.time_steps
-                flip = TBSO(binary, betas=(beta1, beta2), eps=config.eps, time_steps=steps, **settings)
+                settings |= {"time_steps": steps, "eps": config.eps, "bias_correction": config.bias_correction}
+                flip = TBSO(binary, betas=(beta1, beta2), **settings)
             else:
                 flip = {"bso": BSO, "sigma": SigmaBSO}[config.optimizer](binary, beta=beta1, **settings)
             flip.register_step_post_hook(lambda *_: self._count_flips())
