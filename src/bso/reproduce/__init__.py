@@ -58,6 +58,8 @@ def reproduce(
         raise UserError(f"reproduce: received {name!r}; expected one of {', '.join(TARGETS)}, document.")
     started = time.perf_counter()
     outcome = TARGETS[name](Settings(scale, data, runs))
+    if scale == "smoke":
+        outcome.notes.append("This scale only tries the code: its numbers and what is said of them mean nothing.")
     result = {
         "name": name,
         "scale": scale,
