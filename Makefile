@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# Where `make reproduce` finds CIFAR-10 and Speech Commands; empty: what was downloaded before.
+# Where `make reproduce` finds CIFAR-10 and Speech Commands; empty: what was downloaded before, or a download.
 CIFAR10 ?=
 SPEECH_COMMANDS ?=
-TARGETS := table1 table3 table4 table5 figure3 figure4 figure5 table2 gradients regret ablation
+TARGETS := table1 figure4 figure3 gradients regret table3 table4 ablation table5 figure5 table2
 
 .PHONY: demo test reproduce $(TARGETS:%=reproduce-%) format clean
 

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from bso import UserError, cli
 from bso.recipes import RECIPES
 from bso.reproduce import TARGETS, document, experiments
 from bso.reproduce.document import _ORDER
+from bso.reproduce.target import Settings
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,43 @@ def test_rows_of_table_2_are_those_of_the_recipes() -> None:
         assert (config.dataset, config.time_steps) == (row.dataset, row.time_steps)
         reported = (RECIPES[row.recipe].__doc__ or "").partition("the paper reports ")[2]
         assert reported.startswith(f"{row.accuracy:.2f}")
+
+
+def test_sizes_at_the_papers_scale_are_the_papers(tmp_path) -> None:
+    settings = Settings("paper", None, tmp_path)
+    for row in experiments._TABLE_2:
+        # The paper gives SEW-ResNet-34's size for a real-valued ResNet-18, and another network's for SLTT.
+        if row.recipe and row.megabytes and row.megabytes not in (87.19, 34.32):
+            config = experiments._config_of_row(settings, row)
+            assert experiments._stored_bytes(config) / 1e6 == pytest.approx(row.megabytes, rel=0.02), row
+
+
+def test_what_only_a_small_scale_explains_is_not_said_of_the_papers(tmp_path, monkeypatch) -> None:
+    point = {"accuracies": [0.5, 0.6, 0.7], "minutes": [1.0] * 3, "runs": ["r"] * 3, "git_commits": [None] * 3}
+
+    def trained(settings, name, config, grid, data=None):
+        return [{**dict(zip(grid, v, strict=True)), **point} for v in itertools.product(*grid.values())]
+
+    monkeypatch.setattr(experiments, "trained", trained)
+    for target in (experiments.table3, experiments.table4, experiments.table5, experiments.figure5):
+        small, paper = (" ".join(target(Settings(s, None, tmp_path)).notes) for s in ("small", "paper"))
+        assert any(word in small for word in ("Ours is", "do not compare"))
+        for word in ("Ours is", "do not compare", "We add", "we add", "stands in"):
+            assert word not in paper
+
+
+def test_results_name_the_commits_that_trained_them(results) -> None:
+    for point in load(results, "figure5")["data"]:
+        assert point["git_commits"] == [load(results, "figure5")["git_commit"]]
+        assert (results.parent / "runs" / point["runs"][0] / "metrics.jsonl").exists()
+
+
+def test_ablation_names_what_is_beyond_the_seeds() -> None:
+    rows = {"base": [0.9, 0.91, 0.92], "same": [0.9, 0.91, 0.93], "lower": [0.5, 0.51, 0.52]}
+    data = [{"change": name, "accuracies": accuracies} for name, accuracies in rows.items()]
+    (note,) = experiments._beyond_noise(data, 0.91)
+    assert "is 1.00 points, so differences under 1.63" in note
+    assert note.endswith("Beyond are: lower (-40.00).")
 
 
 def test_ablation_changes_what_it_says() -> None:

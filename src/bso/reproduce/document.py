@@ -76,18 +76,21 @@ def _section(result: dict[str, Any], link: str, pictures: Path) -> str:
         parts.append("\n".join(images))
     parts += result["notes"]
     minutes = result["seconds"] / 60
-    trained = _trained_minutes(result["data"])
     parts.append(
         f"`{result['command']}`, whose last call took {minutes:.1f} minutes on {result['machine']}"
-        f"{f', and its runs {trained:.0f} in all' if trained else ''}; [{result['name']}.json]({link})"
+        f"{_training(result['data'])}; [{result['name']}.json]({link})"
     )
     return "\n\n".join(parts)
 
 
-def _trained_minutes(data: Any) -> float:
-    """How long the runs of a target took, one after another; earlier calls may have made some of them."""
-    points = data if isinstance(data, list) else [data]
-    return sum(minutes or 0.0 for point in points for minutes in point.get("minutes", ()))
+def _training(data: Any) -> str:
+    """How long the runs of a target took one after another, and which commits trained them, maybe in earlier calls."""
+    points = [point for point in (data if isinstance(data, list) else [data]) if "minutes" in point]
+    if not points:
+        return ""
+    minutes = sum(one or 0.0 for point in points for one in point["minutes"])
+    commits = sorted({commit[:7] for point in points for commit in point.get("git_commits", ()) if commit})
+    return f", and its runs {minutes:.0f} in all" + (f" (commit {', '.join(commits)})" if commits else "")
 
 
 def _drawn(figure: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """What every target of `bso reproduce` takes and gives."""
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,16 +65,21 @@ def trained(
     """Trains a config at every point of a grid and every seed, all points of the first seed first.
 
     Returns:
-        The points in the order of the grid, each with its fields and its accuracies over the seeds.
+        The points in the order of the grid, each with its fields and, over the seeds, its accuracies, minutes, runs
+        (below `settings.runs`) and the commits that trained them.
     """
     whole = {"seed": settings.seeds, **grid}
     done = sweep(config, whole, settings.runs / f"{settings.scale}-{name}", data=data)["points"]
     points: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in done:
         fields = {name: row[name] for name in grid}
-        point = points.setdefault(tuple(fields.values()), {**fields, "accuracies": [], "minutes": []})
+        point = points.setdefault(
+            tuple(fields.values()), {**fields, "accuracies": [], "minutes": [], "runs": [], "git_commits": []}
+        )
         point["accuracies"].append(row["test_accuracy"])
         point["minutes"].append(row["train_seconds"] / 60 if "train_seconds" in row else None)
+        point["runs"].append(str(Path(row["run"]).relative_to(settings.runs)))
+        point["git_commits"].append(json.loads((Path(row["run"]) / "config.json").read_text())["git_commit"])
     return list(points.values())
 
 
