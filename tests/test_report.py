@@ -135,6 +135,13 @@ def test_a_line_over_the_same_line_is_dashed() -> None:
     assert [line.get("stroke-dasharray") for line in drawn] == [None, None, "5 3"]
 
 
+def test_a_line_to_compare_with_is_thin_and_has_no_dots() -> None:
+    lines = {"a": [(1, 1.0), (2, 2.0)], "b": [(1, 2.0), (2, 2.0)]}
+    svg = ElementTree.fromstring(figures.line_chart("t", lines, x_label="x", thin=["b"]))
+    assert [line.get("style") for line in svg.findall("polyline")] == [None, "stroke-width: 1"]
+    assert [dot.findtext("title") for dot in svg.findall("circle")] == ["a, 1: 1", "a, 2: 2"]
+
+
 def test_points_lie_where_they_should() -> None:
     svg = ElementTree.fromstring(
         figures.line_chart("t", {"a": [(1, 1.0), (10, 10.0), (100, 100.0)]}, x_label="x", log_y=True)

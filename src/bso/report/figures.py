@@ -5,7 +5,7 @@ scale with the width that they are given. `standalone` makes one a file of its o
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 
 Points = Sequence[tuple[float, float]]
@@ -47,6 +47,7 @@ def line_chart(
     log_x: bool = False,
     log_y: bool = False,
     bars: Mapping[str, Bars] | None = None,
+    thin: Collection[str] = (),
 ) -> str:
     """Lines over a number, with a legend below when there are several.
 
@@ -58,6 +59,7 @@ def line_chart(
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
         bars: By the name of their line, where on x its spread reaches from which y to which.
+        thin: Names of lines that others are compared with: thin, gray and without dots.
 
     Example:
         >>> svg = line_chart("accuracy", {"a": [(1, 0.5), (2, 0.75)]}, x_label="epoch")
@@ -88,11 +90,16 @@ def line_chart(
         dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS or places in below else ""
         below.append(places)
         pens.append(f'stroke="var(--c{number % _NUM_COLORS})"{dash}')
+        if name in thin:
+            pens[-1] = f'stroke="var(--muted)" stroke-dasharray="{1 + 4 * (number % 2)} 3" style="stroke-width: 1"'
         parts += [
             f'<path {pens[-1]} d="M{x_axis.place(x):.1f},{y_axis.place(low):.1f}V{y_axis.place(high):.1f}"/>'
             for x, low, high in bars.get(name, ())
         ]
-        parts.append(_line(number, pens[-1], name, places, points, show))
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(f'<polyline class="line" {pens[-1]} points="{path}"/>')
+        if name not in thin:
+            parts.append(_dots(number, name, places, points, show))
     height = bottom + 42
     if len(lines) > 1:
         legend, rows = _legend(dict(zip(lines, pens, strict=True)), height + 12)
@@ -137,15 +144,13 @@ def _round_step(step: float) -> float:
     return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= step * (1 - 1e-9))
 
 
-def _line(number: int, pen: str, name: str, places: Points, points: Points, show: Callable[[float], str]) -> str:
+def _dots(number: int, name: str, places: Points, points: Points, show: Callable[[float], str]) -> str:
     color = f"var(--c{number % _NUM_COLORS})"
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    dots = "".join(
+    return "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.5 if len(places) <= 40 else 1.2}" fill="{color}">'
         f"<title>{escape(name)}, {at:g}: {escape(show(value))}</title></circle>"
         for (x, y), (at, value) in zip(places, points, strict=True)
     )
-    return f'<polyline class="line" {pen} points="{path}"/>{dots}'
 
 
 def _legend(pens: Mapping[str, str], top: float) -> tuple[str, int]:

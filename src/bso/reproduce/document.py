@@ -98,7 +98,7 @@ def _drawn(figure: dict[str, Any]) -> str:
         names = figure["names"]
         axes = tuple(figure["axes"])
         return matrix_chart(figure["title"], figure["rows"], row_names=names, column_names=names, axes=axes)
-    more = {key: figure[key] for key in ("log_x", "log_y", "bars") if key in figure}
+    more = {key: figure[key] for key in ("log_x", "log_y", "bars", "thin") if key in figure}
     lines = {name: [(x, y) for x, y in points] for name, points in figure["lines"].items()}
     return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **more)
 
