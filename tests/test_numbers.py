@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -89,14 +90,25 @@ def small_recipes(found: Any) -> list[str]:
     return [f"{row['mean_test_accuracy']:.3f} against {row['baselines']['logistic_regression']:.3f}" for row in rows]
 
 
+def sizes(found: Any) -> list[str]:
+    networks = found["networks"].values()
+    device = found["digits_c99"]
+    return [
+        ", ".join(f"{n['real_bytes'] / 1e6:.2f} → {n['stored_bytes'] / 1e6:.2f} MB" for n in networks),
+        f"; {found['vgg11_model_file_bytes'] / 1e6:.2f} MB;",
+        f"{device['flash_bytes']:,} bytes of flash and {device['ram_bytes']:,} of memory",
+    ]
+
+
 def cifar10_methods(found: Any) -> list[str]:
     accuracy, methods = found["full_recipe"]["test_accuracy"], found["methods"]
     low, high = accuracy["lowest_and_highest"]
     means = [f"{methods[name]['test_accuracy']['mean']:.3f}" for name in ("tbso", "bso", "latent", "real")]
     lost = [f"{points:.2f}" for points in found["eight_bits"]["points_lost_by_seed"].values()]
     deviation = max(method["test_accuracy"]["standard_deviation"] for method in methods.values())
+    minutes = [f"{run['train_minutes']:.0f}" for run in found["full_recipe"]["runs"]]
     return [
-        f"mean {accuracy['mean']:.4f} ({low:.4f} and {high:.4f})",
+        f"mean {accuracy['mean']:.4f} ({low:.4f} and {high:.4f}), one thread each, {' and '.join(minutes)} minutes",
         f"{', '.join(means[:3])} and {means[3]}, standard deviations up to {100 * deviation:.1f} points",
         f"loses {', '.join(lost[:-1])} and {lost[-1]} points",
     ]
@@ -139,7 +151,7 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, two_processes, inference, deployed, mutations,
-        small_recipes, cifar10_methods, training, memory, scaling,
+        small_recipes, sizes, cifar10_methods, training, memory, scaling,
     )
 }  # fmt: skip
 
@@ -171,6 +183,29 @@ def test_docs_point_to_every_results_file() -> None:
     recordings = result("data_real")["checks"]["mel_power_against_librosa"]
     relative = max(recordings["largest_relative_difference"].values())
     assert f"to {relative:.0e} relative on {recordings['files']:,} real".replace("e-0", "e-") in text("docs/data.md")
+
+
+def test_the_page_about_memory_shows_what_was_measured() -> None:
+    shown = " ".join(text("docs/memory.md").split())
+    digits, synthetic = result("momentum")
+    last = min(line["one_minus_beta1"] for line in synthetic["lines"])
+    lines = {
+        kind: [line for line in synthetic["lines"] if line["momentum"] == kind] for kind in ("8", "8, even levels")
+    }
+    ends = {kind: [line for line in of_kind if line["one_minus_beta1"] == last] for kind, of_kind in lines.items()}
+    full = statistics.mean(line["wrong_weights_in_32_bits"] for line in ends["8"])
+    squares, even = (statistics.mean(line["wrong_weights"] for line in ends[kind]) for kind in lines)
+    assert f"{full:.0%} of".replace("%", " %") in shown
+    assert f"with 32 bits, {squares:.0%} with squares, {even:.0%} with even".replace("%", " %") in shown
+    assert round(max(line["flips_against_32_bits"] for line in lines["8"])) == 14
+    assert "fourteen times" in shown
+    apart = max(abs(points) for seeds in digits["points_against_32_bits"].values() for points in seeds)
+    assert f"within {apart:.1f} points" in shown
+    training = result("training")
+    per_weight = training["state_bytes_per_weight"]
+    assert f"{per_weight['tbso-8']:.2f} bytes a weight, against {per_weight['tbso']:.2f} with 32 bits" in shown
+    programs = [p["program_bytes"] for p in training["points"] if p["method"] == "tbso"]
+    assert f"another {statistics.median(programs) / 1e6:.0f} MB" in shown
 
 
 def test_the_page_of_results_is_what_the_files_give(tmp_path: Path) -> None:
