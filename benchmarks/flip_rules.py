@@ -28,6 +28,7 @@ RESULTS = Path(__file__).parent / "results" / "flip_rules.json"
 BASE = dataclasses.replace(
     recipe("digits"), width=0.5, train_samples=400, validation_samples=600, batch_size=32, time_steps=2
 )
+SHOWN = ("train_samples", "validation_samples", "epochs", "time_steps", "width")
 RATES = (1e-3, 1e-2, 5e-2)
 
 
@@ -85,6 +86,7 @@ def main() -> None:
             "command": "python benchmarks/flip_rules.py --seeds " + " ".join(map(str, seeds[: number + 1])),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread",
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "setup": {name: getattr(BASE, name) for name in SHOWN},
             "rates": RATES,
             "rules": {
                 name: [

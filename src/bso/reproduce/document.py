@@ -104,7 +104,7 @@ def _drawn(figure: dict[str, Any]) -> str:
 
 
 def _flip_rules(result: dict[str, Any], link: str) -> str:
-    rules, rates = result["rules"], result["rates"]
+    rules, rates, setup = result["rules"], result["rates"], result["setup"]
     rows = [[name, *map(_measured, spreads)] for name, spreads in rules.items()]
     worst = "; ".join(
         f"{name}: {_percent(min(spread['mean'] for spread in spreads))}"
@@ -114,8 +114,9 @@ def _flip_rules(result: dict[str, Any], link: str) -> str:
     num_seeds = len(next(iter(rules.values()))[0]["accuracies"])
     parts = [
         "## Flip rules",
-        "Accuracy on 600 held-out training digits, %, by 1 − β1; a narrow network, 400 training samples, 15 epochs, "
-        f"T = 2, {num_seeds} seeds. Where it does not say annealed, nothing but the learning rate is.",
+        f"Accuracy on {setup['validation_samples']} held-out training digits, %, by 1 − β1; {setup['train_samples']} "
+        f"training samples, width {setup['width']:g}, {setup['epochs']} epochs, T = {setup['time_steps']}, {num_seeds} "
+        "seeds. Where it does not say annealed, nothing but the learning rate is.",
         markdown_table(["rule", *(f"{rate:g}" for rate in rates)], rows),
         f"At the worst of the rates, without annealing: {worst}. A γ in units of the gradient fits one rate of the "
         "momentum, one in units of the momentum's noise (Sigma-BSO) fits all of them. Annealing the share of weights "
