@@ -152,6 +152,32 @@ def test_points_lie_where_they_should() -> None:
     assert y0 > y1 > y2
 
 
+def ticks(svg: str) -> list[str]:
+    """What is written at the y axis, from below."""
+    texts = ElementTree.fromstring(svg).findall("text")
+    return [text.text or "" for text in texts if text.get("text-anchor") == "end"]
+
+
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [
+        ((0.0029, 0.04), "0.002 0.005 0.01 0.02 0.05"),
+        ((0.004, 0.3), "0.005 0.01 0.02 0.05 0.1 0.2 0.5"),  # 0.002 would leave a sixth of the axis empty
+        ((1.0, 100.0), "1 2 5 10 20 50 100"),
+        ((3.0, 5000.0), "1 10 100 1000 10000"),
+        ((0.2, 0.5), "0.2 0.3 0.4 0.5"),
+        ((1e-200, 1e200), None),
+    ],
+)
+def test_a_logarithmic_axis_has_several_ticks_and_wastes_little_room(values, written) -> None:
+    svg = figures.line_chart("t", {"a": list(enumerate(values))}, x_label="x", log_y=True)
+    assert written is None or ticks(svg) == written.split()
+    assert 4 <= len(ticks(svg)) <= 8
+    points = ElementTree.fromstring(svg).find("polyline").get("points").split()
+    low, high = (float(point.split(",")[1]) for point in points)
+    assert low - high > 0.75 * 230
+
+
 def test_a_bar_reaches_over_its_point() -> None:
     lines = {"a": [(1, 5.0), (2, 6.0)], "b": [(1, 1.0)]}
     svg = ElementTree.fromstring(figures.line_chart("t", lines, x_label="x", bars={"a": [(1, 4.0, 9.0)]}))

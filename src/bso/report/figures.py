@@ -29,6 +29,8 @@ svg.figure .rule { stroke: var(--rule); } svg.figure .line { fill: none; stroke-
 
 _NUM_COLORS = 8
 _WIDTH, _PLOT_HEIGHT, _LEFT, _RIGHT, _TOP = 560, 230, 62, 14, 34
+# The share of a logarithmic axis that may stay empty at either end, for it to end at a round value.
+_ROOM = 0.15
 
 
 def standalone(svg: str) -> str:
@@ -116,26 +118,44 @@ class _Axis:
         low, high = min(values), max(values)
         if low == high:
             low, high = (low / 2, high * 2) if log else (low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5))
-        decades = math.log10(high / low) if log else 0.0
-        if decades >= 1:
-            step = max(1, round(decades / 6))
-            exponents = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1, step)
-            self.ticks = [10.0**exponent for exponent in exponents]
+        self.ticks = _log_ticks(low, high) if log and high >= 10 * low else _even_ticks(low, high)
+        if tight:
+            self.ticks = [tick for tick in self.ticks if low <= tick <= high]
         else:
-            step = _round_step((high - low) / 5)
-            first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-            self.ticks = [round(n * step, 12) for n in range(first, last + 1)]
-            if tight or log:
-                self.ticks = [tick for tick in self.ticks if low <= tick <= high]
-            else:
-                low, high = self.ticks[0], self.ticks[-1]
+            room = _ROOM * (math.log10(high) - math.log10(low)) if log else math.inf
+            self.ticks = [tick for tick in self.ticks if self._beyond(tick, low, high) <= room]
+            low, high = min(low, self.ticks[0]), max(high, self.ticks[-1])
         self.low, self.high = self._scaled(low), self._scaled(high)
+
+    def _beyond(self, tick: float, low: float, high: float) -> float:
+        """How far a tick lies outside of the values."""
+        if self.log and tick <= 0:
+            return math.inf
+        return max(self._scaled(low) - self._scaled(tick), self._scaled(tick) - self._scaled(high))
 
     def _scaled(self, value: float) -> float:
         return math.log10(value) if self.log else value
 
     def place(self, value: float) -> float:
         return self.start + (self._scaled(value) - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """Round values at the same distance, from the last that is not above `low` to the first not below `high`."""
+    step = _round_step((high - low) / 5)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(n * step, 12) for n in range(first, last + 1)]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """As `_even_ticks`, on a logarithmic axis: 1, 2, 5, 10, ..., or powers of ten if these are enough."""
+    decades = math.log10(high) - math.log10(low)
+    step = max(1, round(decades / 6))
+    factors = (1, 2, 5) if decades < 3 else (1,)
+    exponents = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1, step)
+    ticks = [factor * 10.0**exponent for exponent in exponents for factor in factors]
+    inside = [n for n, tick in enumerate(ticks) if low <= tick <= high]
+    return ticks[max(inside[0] - 1, 0) : inside[-1] + 2]
 
 
 def _round_step(step: float) -> float:
