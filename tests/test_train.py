@@ -27,7 +27,7 @@ from bso.trainer import Trainer, load_data, warnings_of
 
 TINY = dataclasses.replace(recipe("digits"), plan=(4, 4, "pool", 4), train_samples=200, batch_size=32, epochs=3)
 TINY_OPTIONS = ["--plan", "4,4,pool,4", "--train-samples", "200", "--batch-size", "32", "--epochs", "3"]
-VARIABLE = ("seconds", "peak_bytes")
+VARIABLE = ("seconds", "peak_bytes", "training_bytes")
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -112,6 +112,7 @@ def test_a_run_directory_holds_what_it_says(finished: Path) -> None:
         assert set(line) == {
             *("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate", "gamma"),
             *("one_minus_beta1", "flip_ratio", "flip_ratios", "firing_rates", "seconds", "peak_bytes", "warnings"),
+            "training_bytes",
         }
         assert list(line["flip_ratios"]) == ["conv2.weight", "conv3.weight"]
         assert list(line["firing_rates"]) == ["lif1", "lif2", "lif3"]
@@ -120,6 +121,44 @@ def test_a_run_directory_holds_what_it_says(finished: Path) -> None:
     assert lines[-1]["learning_rate"] == lines[-1]["one_minus_beta1"] == 0, "annealed to the end"
     names = sorted(p.name for p in (finished / "checkpoints").iterdir())
     assert names == ["best.ckpt", "update-000000007.ckpt", "update-000000014.ckpt", "update-000000021.ckpt"]
+
+
+def trained(config: Config, epochs: int = 1) -> Trainer:
+    run = Trainer(config, *load_data(config, None))
+    for _ in range(epochs):
+        run.train_epoch()
+        run.finish_epoch()
+    return run
+
+
+def test_the_memory_of_a_run_is_its_own_whatever_the_process_did_before() -> None:
+    def counted(**changes: Any) -> int:
+        return trained(dataclasses.replace(TINY, **changes)).history[-1]["training_bytes"]
+
+    counted()  # what a process makes once and keeps
+    small, large = counted(), counted(batch_size=128)
+    assert large > 3 * small
+    assert counted() == small
+    assert counted(weights="latent", gradient="bptt") > 2 * small
+
+
+def test_counting_memory_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = trained(TINY, epochs=2).state()
+    monkeypatch.setattr(trainer, "peak_bytes", lambda compute: [compute(), 1][1])
+    plain = trained(TINY, epochs=2).state()
+    for state in (counted, plain):
+        lines = state.pop("history")
+        assert lines[0]["training_bytes"] == lines[1]["training_bytes"] == state.pop("tally")["training_bytes"]
+    assert_equal(counted, plain)
+
+
+def test_a_checkpoint_from_before_memory_was_counted_goes_on_without() -> None:
+    old = trained(TINY).state()
+    del old["tally"]["training_bytes"], old["history"][0]["training_bytes"]
+    run = Trainer(TINY, *load_data(TINY, None))
+    run.load_state(old)
+    run.train_epoch()
+    assert "training_bytes" not in run.finish_epoch()
 
 
 def test_weights_are_saved_as_bits(finished: Path) -> None:

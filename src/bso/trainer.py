@@ -31,6 +31,7 @@ from bso.distributed import World, average_buffers, average_gradients, check_ide
 from bso.errors import UserError
 from bso.evaluation import counting_spikes, over_time, predict
 from bso.loss import step_loss
+from bso.memory import peak_bytes
 from bso.models import resnet18, vgg, vgg11
 from bso.momentum import decode
 from bso.network import ImageNetwork
@@ -138,6 +139,8 @@ class _Tally:
     flips: list[int] = field(default_factory=list)
     """By binary parameter."""
     flip_updates: int = 0
+    training_bytes: int = 0
+    """What the first update of the run held; 0 in checkpoints from before it was counted."""
 
 
 class Trainer:
@@ -265,7 +268,13 @@ class Trainer:
         self.net.train()
         started = time.perf_counter()
         for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
-            self._train_batch(inputs, labels)
+            if self.update == 0:
+                # Counting changes no number, and updates are alike.
+                self.tally.training_bytes = self._standing_bytes() + peak_bytes(
+                    functools.partial(self._train_batch, inputs, labels)
+                )
+            else:
+                self._train_batch(inputs, labels)
             now = time.perf_counter()
             self.tally.seconds, started = self.tally.seconds + now - started, now
             after_batch()
@@ -296,6 +305,13 @@ class Trainer:
         tally.loss, tally.correct, tally.seen = tally.loss + sums[0], tally.correct + sums[1], tally.seen + sums[2]
         self.batch += 1
         self.update += 1
+
+    def _standing_bytes(self) -> int:
+        """Of weights, BatchNorm's statistics and optimizer states."""
+        weights = [p.bits if isinstance(p, BinaryParameter) else p for p in self.net.parameters()]
+        entries = [entry for optimizer in self.optimizers for entry in optimizer.state.values()]
+        states = [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
+        return sum(tensor.nbytes for tensor in [*weights, *self.net.buffers(), *states])
 
     def _loss(self, logits: Tensor, labels: Tensor, share: float) -> Tensor:
         steps = self.config.time_steps
@@ -368,10 +384,12 @@ class Trainer:
                 "flip_ratio": sum(tally.flips) / sum(sizes) / tally.flip_updates,
                 "flip_ratios": {name: flips / size / tally.flip_updates for name, flips, size in counts},
             }
+        if tally.training_bytes:
+            line["training_bytes"] = tally.training_bytes
         line["warnings"] = warnings_of(line, self.history)
         self.history.append(line)
         self.epoch, self.batch = self.epoch + 1, 0
-        self.tally = _Tally(flips=[0] * len(self._binary))
+        self.tally = _Tally(flips=[0] * len(self._binary), training_bytes=tally.training_bytes)
         return line
 
     def state(self) -> dict[str, Any]:
