@@ -11,7 +11,7 @@ import pytest
 
 from bso import UserError, cli
 from bso.recipes import recipe
-from bso.report import figures, read_run
+from bso.report import figures, page, read_run
 from bso.report.record import train_command
 from bso.train import train
 
@@ -67,7 +67,13 @@ def test_the_page_of_several_runs_holds_everything_and_needs_nothing(runs, tmp_p
     assert titles.count("confusion matrix of the test samples") == 2
     assert titles.count("flips per weight and update, by layer") == 1
     assert titles.count("firing rate, by layer") == 2
-    for expected in ("prefers-color-scheme: dark", "@media print", "peak memory", "bso train digits", "bso evaluate"):
+    for expected in (
+        "prefers-color-scheme: dark",
+        "@media print",
+        "peak of the process",
+        "bso train digits",
+        "bso evaluate",
+    ):
         assert expected in text
 
 
@@ -104,6 +110,21 @@ def test_what_is_no_run_is_refused(runs, tmp_path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         read_run(tmp_path)
+
+
+def test_a_run_from_before_memory_was_counted_is_shown_without(runs, tmp_path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(runs[0], old)
+    lines = [json.loads(line) for line in (old / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["training_bytes"]
+    (old / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    new, before = read_run(runs[0]), read_run(old)
+    assert "memory of training" in page([new])
+    assert "memory of training" not in page([before]).lower()
+    both = page([new, before])
+    assert both.count('data-head="memory of training, counted"></td>') == 1
+    assert f"{new.history[-1]['training_bytes'] / 1e6:.3g} MB" in both
 
 
 def test_the_command_of_a_config_gives_the_config_again() -> None:

@@ -48,6 +48,7 @@ def line_chart(
     show: Callable[[float], str] = "{:g}".format,
     log_x: bool = False,
     log_y: bool = False,
+    from_zero: bool = False,
     bars: Mapping[str, Bars] | None = None,
     thin: Collection[str] = (),
 ) -> str:
@@ -60,6 +61,7 @@ def line_chart(
         show: How to write a value of y.
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
+        from_zero: Whether the y axis begins at 0, as lengths that are compared must.
         bars: By the name of their line, where on x its spread reaches from which y to which.
         thin: Names of lines that others are compared with: thin, gray and without dots.
 
@@ -76,6 +78,7 @@ def line_chart(
     x_axis = _Axis([x for x, _ in everything], log_x, _LEFT, _WIDTH - _RIGHT, tight=True)
     bars = bars or {}
     reach = [end for of_line in bars.values() for _, *ends in of_line for end in ends]
+    reach += [0.0] if from_zero else []
     y_axis = _Axis([y for _, y in everything] + reach, log_y, _TOP + _PLOT_HEIGHT, _TOP)
     bottom = _TOP + _PLOT_HEIGHT
     parts = [_text(_LEFT, 18, title, weight="600")]

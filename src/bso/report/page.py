@@ -20,10 +20,31 @@ th, td { text-align: left; white-space: nowrap; vertical-align: top; padding: 0.
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; padding: 0.7rem;
   border: 1px solid var(--rule); border-radius: 4px; }
+table.summary th { white-space: normal; vertical-align: bottom; }
+table.summary td:first-child { font-weight: 600; white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
+@media screen and (max-width: 600px) {
+  table.summary, .summary tbody { display: block; } .summary thead { display: none; }
+  .summary tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0.3rem 1rem; padding: 0.6rem 0;
+    border-bottom: 1px solid var(--rule); }
+  .summary td, .summary td.number { border: 0; padding: 0; text-align: left; white-space: normal; }
+  .summary td:first-child { grid-column: 1 / -1; }
+  .summary td:not(:first-child)::before { content: attr(data-head); display: block; color: var(--muted);
+    font-size: 0.8rem; line-height: 1.2; } }
 .note { color: var(--muted); } .warning { border-left: 3px solid var(--c1); padding-left: 0.6rem; }
 @media print { body { max-width: none; padding: 0; } h2 { break-after: avoid; } table { font-size: 0.7rem; }
   .figures { grid-template-columns: 1fr 1fr; } details::details-content { content-visibility: visible; } }
 """
+
+
+_COUNTED, _OF_PROCESS = "memory of training, counted", "peak of the process"
+_PROCESS_NOTE = (
+    "The peak of the process is that of Python, torch, data and all that ran in it before, such as the earlier runs of "
+    "a sweep."
+)
+_MEMORY_NOTE = (
+    "Memory of training is counted tensor by tensor: weights, optimizer state, gradients and activations of an update. "
+    + _PROCESS_NOTE
+)
 
 
 class Confusion(NamedTuple):
@@ -78,24 +99,28 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def _summary(names: Sequence[str], runs: Sequence[RunRecord]) -> str:
+    """The main numbers, the most important ones first."""
     rows = []
     for name, run in zip(names, runs, strict=True):
         last, config = run.history[-1], run.config
         rows.append(
-            [
-                name,
-                config["dataset"],
-                method(config),
-                str(config.get("time_steps", "")),
-                f"{last['epoch']} of {config.get('epochs', last['epoch'])}",
-                _percent(last["test_accuracy"]),
-                _percent(max(line["test_accuracy"] for line in run.history)),
-                f"{sum(line['seconds'] for line in run.history) / 60:.1f}",
-                _megabytes(max(line["peak_bytes"] for line in run.history)),
-            ]
+            {
+                "run": name,
+                "test accuracy": _percent(last["test_accuracy"]),
+                "best epoch's": _percent(max(line["test_accuracy"] for line in run.history)),
+                "epochs": f"{last['epoch']} of {config.get('epochs', last['epoch'])}",
+                "minutes": f"{sum(line['seconds'] for line in run.history) / 60:.1f}",
+                _COUNTED: _megabytes(last["training_bytes"]) if "training_bytes" in last else "",
+                _OF_PROCESS: _megabytes(max(line["peak_bytes"] for line in run.history)),
+                "T": str(config.get("time_steps", "")),
+                "data": config["dataset"],
+                "method": method(config),
+            }
         )
-    heads = ["run", "data", "method", "T", "epochs", "test accuracy", "best epoch's", "minutes", "peak memory"]
-    return _table(heads, rows, numbers_from=3)
+    # Runs of before it was counted have none.
+    heads = [head for head in rows[0] if any(row[head] for row in rows)]
+    table = _table(heads, [[row[head] for head in heads] for row in rows], numbers=heads[1:-2], kind="summary")
+    return table + f'<p class="note">{_MEMORY_NOTE if _COUNTED in heads else _PROCESS_NOTE}</p>'
 
 
 def method(config: Mapping[str, Any]) -> str:
@@ -115,17 +140,17 @@ def method(config: Mapping[str, Any]) -> str:
 def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
     """Of all runs together."""
 
-    def chart(title: str, key: str, show: Callable[[float], str], *, log_y: bool = False) -> str:
+    def chart(title: str, key: str, show: Callable[[float], str], **axis: bool) -> str:
         lines = {name: [(line["epoch"], line[key]) for line in r.history if key in line] for name, r in runs.items()}
         lines = {name: points for name, points in lines.items() if points}
-        return line_chart(title, lines, x_label="epoch", show=show, log_y=log_y) if lines else ""
+        return line_chart(title, lines, x_label="epoch", show=show, **axis) if lines else ""
 
     return [
         chart("test accuracy", "test_accuracy", _percent),
         chart("training accuracy", "train_accuracy", _percent),
         chart("training loss", "train_loss", "{:.3g}".format),
         chart("flips per weight and update", "flip_ratio", _small_percent, log_y=True),
-        chart("peak memory of the process so far", "peak_bytes", _megabytes),
+        chart("peak of the process so far, and of all that ran in it", "peak_bytes", _megabytes, from_zero=True),
     ]
 
 
@@ -151,7 +176,10 @@ def _section(run: RunRecord) -> str:
 
 def _by_layer(title: str, run: RunRecord, key: str, *, log_y: bool = False) -> str:
     layers = run.history[-1].get(key, {})
-    lines = {layer: [(line["epoch"], line[key][layer]) for line in run.history] for layer in layers}
+    lines = {
+        layer: [(line["epoch"], line[key][layer]) for line in run.history if layer in line.get(key, ())]
+        for layer in layers
+    }
     return line_chart(title, lines, x_label="epoch", show=_small_percent, log_y=log_y) if lines else ""
 
 
@@ -185,7 +213,8 @@ def _layers_table(run: RunRecord) -> str:
     rows += [[layer, "", _small_percent(ratio)] for layer, ratio in last.get("flip_ratios", {}).items()]
     if not rows:
         return ""
-    table = _table(["layer", "firing rate", "flips per weight and update"], rows, numbers_from=1)
+    heads = ["layer", "firing rate", "flips per weight and update"]
+    table = _table(heads, rows, numbers=heads[1:])
     return f"<details><summary>layers in the last epoch</summary>{table}</details>"
 
 
@@ -193,13 +222,18 @@ def _figures(figures: Sequence[str]) -> str:
     return f'<div class="figures">{"".join(f"<figure>{figure}</figure>" for figure in figures if figure)}</div>'
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int = 99) -> str:
+def _table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = (), kind: str = "plain"
+) -> str:
     def cells(tag: str, row: Sequence[str]) -> str:
-        kinds = ["" if column < numbers_from else ' class="number"' for column in range(len(row))]
+        kinds = [' class="number"' if head in numbers else "" for head in heads]
+        # Where there is no room for a table, each cell says what it is.
+        kinds = [f'{kind} data-head="{escape(head)}"' for kind, head in zip(kinds, heads, strict=True)]
         return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+    head = f"<thead><tr>{cells('th', heads)}</tr></thead>"
+    return f'<div class="wide"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 
 def _percent(value: float) -> str:
@@ -211,4 +245,4 @@ def _small_percent(value: float) -> str:
 
 
 def _megabytes(number: float) -> str:
-    return f"{number / 1e6:,.0f} MB"
+    return f"{number / 1e6:,.0f} MB" if number >= 1e8 or not number else f"{number / 1e6:.3g} MB"
