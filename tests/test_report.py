@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -110,6 +111,69 @@ def test_what_is_no_run_is_refused(runs, tmp_path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         read_run(tmp_path)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What a command that must fail says."""
+    assert cli.main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_file_is_refused_and_its_run_is_named(runs, capsys) -> None:
+    file = runs[0] / "metrics.jsonl"
+    assert refusal(capsys, "report", file) == (
+        f"bso: {file}: received a file; expected the folder of a run. Report on its run with: bso report {runs[0]}\n"
+    )
+    assert "there is no such folder" in refusal(capsys, "report", runs[0] / "nothing")
+
+
+def test_for_a_folder_of_runs_the_command_is_given(runs, tmp_path, capsys) -> None:
+    for number, source in enumerate(runs):
+        shutil.copytree(source, tmp_path / "sweep" / f"gamma={number} a")
+    unborn = tmp_path / "sweep" / "gamma=2"
+    unborn.mkdir()
+    (unborn / "metrics.jsonl").write_text("")  # diverged in its first epoch
+    said = refusal(capsys, "report", tmp_path / "sweep")
+    assert "received a folder of runs; expected runs" in said
+    words = shlex.split(said.partition("with: bso ")[2])
+    assert words[1:3] == [str(tmp_path / "sweep" / f"gamma={number} a") for number in (0, 1)]
+    assert not (tmp_path / "sweep" / "report.html").exists()
+    assert cli.main(words) == 0
+    assert (tmp_path / "sweep" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({}, "without a proper epoch, test_accuracy, "),
+        ({"test_accuracy": None}, "without a proper test_accuracy;"),
+        ({"firing_rates": {"lif1": "much"}}, "without a proper firing_rates;"),
+        ({"flip_ratios": 3, "warnings": "none"}, "without a proper flip_ratios, warnings;"),
+        ([1], "received [1]; expected an epoch"),
+    ],
+)
+def test_a_line_of_metrics_that_lacks_something_is_named(runs, tmp_path, capsys, line, words) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run, ignore=shutil.ignore_patterns("report.html"))
+    whole = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    changed = line if not line or isinstance(line, list) else {**whole, **line}
+    (run / "metrics.jsonl").write_text(f"{json.dumps(whole)}\n{json.dumps(changed)}\n")
+    said = refusal(capsys, "report", run)
+    assert f"{run / 'metrics.jsonl'}, line 2: " in said
+    assert words in said
+    assert not (run / "report.html").exists()
+
+
+def test_a_config_that_lacks_something_is_refused(runs, tmp_path, capsys) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    config = json.loads((run / "config.json").read_text())
+    del config["versions"]
+    (run / "config.json").write_text(json.dumps(config))
+    assert "cannot be read (KeyError('versions'))" in refusal(capsys, "report", run)
 
 
 def test_a_run_from_before_memory_was_counted_is_shown_without(runs, tmp_path) -> None:

@@ -66,6 +66,44 @@ def test_what_has_not_run_is_named(results, tmp_path) -> None:
         document(tmp_path / "nowhere", tmp_path / "page.md")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "cannot be shown (JSONDecodeError("),
+        ("[]", "received a file that `bso reproduce` has not written; expected a folder of its results alone"),
+        ('{"name": "table1"}', "received a file that `bso reproduce` has not written"),
+        ('{"name": "table2"}', "cannot be shown (KeyError('title')"),
+    ],
+)
+def test_a_page_of_files_that_are_no_results_is_refused_and_nothing_written(results, tmp_path, capsys, text, words):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "figure4.json").write_text((results / "figure4.json").read_text())
+    (folder / "table2.json").write_text(text)
+    out = tmp_path / "out" / "page.md"
+    out.parent.mkdir()
+    assert cli.main(["reproduce", "document", "--results", str(folder), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert f"bso: {folder / 'table2.json'}: {words}" in said
+    assert said.count("\n") == 1
+    assert list(out.parent.iterdir()) == []
+
+
+def test_other_results_are_refused_and_those_below_are_named(results, tmp_path, capsys) -> None:
+    (tmp_path / "flip_rules.json").write_text('{"rules": {}}')
+    (tmp_path / "reproduce").mkdir()
+    (tmp_path / "reproduce" / "table1.json").write_text((results / "table1.json").read_text())
+    out = ["--out", str(tmp_path / "page.md")]
+    assert cli.main(["reproduce", "document", "--results", str(tmp_path), *out]) == 2
+    said = capsys.readouterr().err
+    assert f"Try: bso reproduce document --results {tmp_path / 'reproduce'} --benchmarks {tmp_path}\n" in said
+    # The file of a benchmark is named as well.
+    words = [*said.partition("Try: bso ")[2].split(), *out]
+    assert cli.main(words) == 2
+    assert f"{tmp_path / 'flip_rules.json'}: cannot be shown (KeyError('rates')" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
 def test_memory_of_online_rules_does_not_grow(results) -> None:
     points = {(p["method"], p["time_steps"]): p["peak_bytes"] for p in load(results, "table1")["data"]}
     assert points["BPTT", 2] > 1.2 * points["BPTT", 1]

@@ -17,6 +17,11 @@ from bso.train import loaded_run
 # A matrix of more classes cannot be read.
 _MOST_CLASSES = 100
 
+# What lines of metrics hold, and what only those of some runs do.
+_NUMBERS = ("epoch", "test_accuracy", "train_accuracy", "train_loss", "learning_rate", "seconds", "peak_bytes")
+_NUMBERS_OF_SOME = ("training_bytes", "flip_ratio", "gamma", "one_minus_beta1")
+_BY_LAYER, _BY_LAYER_OF_SOME = ("firing_rates",), ("flip_ratios",)
+
 
 def write_report(runs: Sequence[Path], out: Path, data: str | None = None) -> dict[str, Any]:
     """Writes the page of some runs.
@@ -38,18 +43,25 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
     Raises:
         UserError: If it is not a run directory, or has not finished an epoch.
     """
+    _check_run_folder(path)
     try:
         saved = json.loads((path / "config.json").read_text())
         history = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         config = Config(**{**saved["config"], "plan": tuple(saved["config"]["plan"])})
+        made_by, trained_from = saved["versions"] | {"commit": saved["git_commit"]}, saved["data"]
     except FileNotFoundError as error:
         raise UserError(
             f"{path} is not a run: {error.filename} is missing; expected a folder of `bso train`."
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); expected a run of this version of bso.") from error
+        raise UserError(f"{path} cannot be read ({error!r}); expected a run of this version of bso.") from error
     if not history:
-        raise UserError(f"{path} has not finished an epoch; expected at least one to report on.")
+        raise UserError(
+            f"{path} has not finished an epoch; expected at least one to report on. Go on with it (`bso train ... "
+            f"--out {path} --resume`), or leave it out."
+        )
+    for number, line in enumerate(history):
+        _check_line(f"{path / 'metrics.jsonl'}, line {number + 1}", line)
     confusion, notes = None, []
     try:
         with loaded_run(path, data) as trainer:
@@ -65,11 +77,50 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
         name=path.name,
         config=dataclasses.asdict(config),
         history=history,
-        made_by=saved["versions"] | {"commit": saved["git_commit"]},
-        commands=[train_command(config, saved["data"], path), f"bso evaluate {shlex.quote(str(path))}"],
+        made_by=made_by,
+        commands=[train_command(config, trained_from, path), f"bso evaluate {shlex.quote(str(path))}"],
         confusion=confusion,
         notes=notes,
     )
+
+
+def _check_run_folder(path: Path) -> None:
+    """Says what to report on instead of a file, or of a folder that holds runs."""
+    if path.is_file():
+        run = path.parent if (path.parent / "config.json").exists() else None
+        advice = f" Report on its run with: {shlex.join(['bso', 'report', str(run)])}" if run else ""
+        raise UserError(f"{path}: received a file; expected the folder of a run.{advice}")
+    if not path.exists():
+        raise UserError(f"{path}: there is no such folder; expected one of `bso train`.")
+    if (path / "config.json").exists():
+        return
+    found = [file.parent for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/metrics.jsonl")]
+    runs = [str(run) for run in sorted(found) if (run / "metrics.jsonl").stat().st_size]
+    if runs:
+        command = shlex.join(["bso", "report", *runs, "--out", str(path / "report.html")])
+        raise UserError(f"{path}: received a folder of runs; expected runs. Report on those in it with: {command}")
+
+
+def _check_line(place: str, line: Any) -> None:
+    """Refuses a line of metrics that lacks what the page shows."""
+    if not isinstance(line, dict):
+        raise UserError(f"{place}: received {line!r}; expected an epoch, as `bso train` writes it.")
+    wrong = [key for key in (*_NUMBERS, *_BY_LAYER, "warnings") if key not in line]
+    wrong += [key for key in (*_NUMBERS, *_NUMBERS_OF_SOME) if key in line and not _is_number(line[key])]
+    for key in (*_BY_LAYER, *_BY_LAYER_OF_SOME):
+        if key in line and not (isinstance(line[key], dict) and all(map(_is_number, line[key].values()))):
+            wrong.append(key)
+    if not isinstance(line.get("warnings", []), list):
+        wrong.append("warnings")
+    if wrong:
+        raise UserError(
+            f"{place}: received an epoch without a proper {', '.join(wrong)}; expected what `bso train` writes. "
+            "Restore the file, or leave this run out."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def train_command(config: Config, data: str | None, out: Path) -> str:

@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,11 @@ def document(results: Path, out: Path, benchmarks: Path | None = None) -> dict[s
         results: The folder of results of `bso reproduce`.
         out: The page; pictures go to `figures` beside it.
         benchmarks: The folder of results of benchmarks/, for the comparisons on real data.
+
+    Raises:
+        UserError: If a file is not what it should be; nothing is written then.
     """
-    found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    found = [_result(path, results) for path in sorted(results.glob("*.json"))]
     if not found:
         raise UserError(f"{results}: holds no results; expected those of `bso reproduce NAME --results {results}`.")
     found.sort(key=lambda result: _ORDER.index(result["name"]))
@@ -44,17 +48,48 @@ def document(results: Path, out: Path, benchmarks: Path | None = None) -> dict[s
     missing = [name for name in _ORDER if name not in {result["name"] for result in found}]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
+    pictures: dict[str, str] = {}
     for result in found:
-        link = _link(results / f"{result['name']}.json", out)
-        parts.append(_section(result, link, out.parent / "figures"))
+        path = results / f"{result['name']}.json"
+        with _naming(path):
+            parts.append(_section(result, _link(path, out), pictures))
     for name, section in {
         "flip_rules": _flip_rules, "cifar10_methods": _methods, "small_recipes": _small_recipes
     }.items():  # fmt: skip
         path = benchmarks / f"{name}.json" if benchmarks else None
         if path and path.exists():
-            parts.append(section(json.loads(path.read_text()), _link(path, out)))
+            with _naming(path):
+                parts.append(section(json.loads(path.read_text()), _link(path, out)))
+    for name, picture in pictures.items():
+        (out.parent / "figures").mkdir(parents=True, exist_ok=True)
+        write_atomically(out.parent / "figures" / name, picture.encode())
     write_atomically(out, ("\n\n".join(parts) + "\n").encode())
     return {"path": str(out), "targets": [result["name"] for result in found], "missing": missing}
+
+
+def _result(path: Path, results: Path) -> dict[str, Any]:
+    with _naming(path):
+        result = json.loads(path.read_text())
+    if not isinstance(result, dict) or result.get("name") != path.stem or path.stem not in _ORDER:
+        below = next((file.parent for file in sorted(results.glob("*/*.json")) if file.stem in _ORDER), None)
+        advice = f" Try: bso reproduce document --results {below} --benchmarks {results}" if below else ""
+        raise UserError(
+            f"{path}: received a file that `bso reproduce` has not written; expected a folder of its results alone, "
+            f"such as {_ORDER[0]}.json.{advice}"
+        )
+    return result
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Names the file that lacks something, or is not JSON."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration) as error:
+        raise UserError(
+            f"{path}: cannot be shown ({error!r}); expected a result as its command writes it. Make it again, or take "
+            "it out of the folder."
+        ) from error
 
 
 def _link(path: Path, out: Path) -> str:
@@ -62,15 +97,15 @@ def _link(path: Path, out: Path) -> str:
     return Path(os.path.relpath(path, out.parent)).as_posix()
 
 
-def _section(result: dict[str, Any], link: str, pictures: Path) -> str:
+def _section(result: dict[str, Any], link: str, pictures: dict[str, str]) -> str:
+    """The part of the page of one result; its pictures go to `pictures`, by the names of their files."""
     parts = [f"## {result['title']}", f"{result['ran']}"]
     for table in result["tables"]:
         parts.append(f"**{table['caption']}**\n\n{markdown_table(table['columns'], table['rows'])}")
     images = []
     for number, figure in enumerate(result["figures"]):
         name = f"{result['name']}{f'-{number + 1}' if len(result['figures']) > 1 else ''}.svg"
-        pictures.mkdir(parents=True, exist_ok=True)
-        write_atomically(pictures / name, standalone(_drawn(figure)).encode())
+        pictures[name] = standalone(_drawn(figure))
         images.append(f"![{figure['title']}](figures/{name})")
     if images:
         parts.append("\n".join(images))
