@@ -227,6 +227,30 @@ def test_a_line_to_compare_with_is_thin_and_has_no_dots() -> None:
     assert [dot.findtext("title") for dot in svg.findall("circle")] == ["a, 1: 1", "a, 2: 2"]
 
 
+def test_a_line_has_the_same_color_where_another_has_no_points() -> None:
+    svg = figures.line_chart("t", {"a": [], "b": [(1, 2.0)], "c": [(1, 3.0)]}, x_label="x")
+    drawn = ElementTree.fromstring(svg).findall("polyline")
+    assert [line.get("stroke") for line in drawn] == ["var(--c1)", "var(--c2)"]
+    assert all(line.get("stroke-dasharray") is None for line in drawn)
+    assert ">a</text>" not in svg
+
+
+@pytest.mark.parametrize(("last", "written"), [(1, "1"), (3, "1 2 3"), (12, "2 4 6 8 10 12"), (300, "50 100 150 200")])
+def test_epochs_are_whole(last, written) -> None:
+    points = [(epoch, 0.5) for epoch in range(1, last + 1)]
+    texts = ElementTree.fromstring(figures.line_chart("t", {"a": points}, x_label="epoch")).findall("text")
+    epochs = " ".join(text.text or "" for text in texts if text.get("text-anchor") == "middle")
+    assert epochs.startswith(written)
+
+
+def test_few_are_seen_beside_many() -> None:
+    svg = figures.matrix_chart("t", [[400, 4]], row_names="a", column_names="ab", axes=("class", "prediction"))
+    many, few = (
+        float(rect.get("style").rstrip(")").split(",")[-1]) for rect in ElementTree.fromstring(svg).iter("rect")
+    )
+    assert few > 0.1 * many
+
+
 def test_points_lie_where_they_should() -> None:
     svg = ElementTree.fromstring(
         figures.line_chart("t", {"a": [(1, 1.0), (10, 10.0), (100, 100.0)]}, x_label="x", log_y=True)
@@ -279,7 +303,9 @@ def test_a_browser_shows_the_page_without_complaint_and_without_sideways_scrolli
     out = tmp_path / "page.html"
     assert cli.main(["report", *map(str, runs), "--out", str(out)]) == 0
     # Chromium's window has a least width, a frame within has none.
-    tell = 'parent.postMessage(`${document.documentElement.scrollWidth} of ${innerWidth}`, "*")'
+    cell = """document.querySelector('td[data-head="test accuracy"]').getBoundingClientRect().right"""
+    shown = "${document.documentElement.scrollWidth} of ${innerWidth}, accuracy ${cell < innerWidth}"
+    tell = f'const cell = {cell}; parent.postMessage(`{shown}`, "*")'
     out.write_text(out.read_text().replace("</body>", f"<script>{tell}</script></body>"))
     frame = tmp_path / "frame.html"
     frame.write_text(
@@ -290,4 +316,4 @@ def test_a_browser_shows_the_page_without_complaint_and_without_sideways_scrolli
     options += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", "--dump-dom", frame.as_uri()]
     done = subprocess.run([str(CHROMIUM), *options], capture_output=True, text=True, timeout=120, check=True)
     assert "CONSOLE" not in done.stderr
-    assert f"<title>{width} of {width}</title>" in done.stdout
+    assert f"<title>{width} of {width}, accuracy true</title>" in done.stdout

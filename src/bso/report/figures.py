@@ -17,13 +17,13 @@ STYLE = """
 :root { --ink: #1b1f24; --muted: #5b6470; --rule: #d8dde3; --paper: #ffffff; --cell: 0, 114, 178;
   --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #cc79a7; --c4: #e69f00; --c5: #56b4e9; --c6: #7a5195;
   --c7: #6b7280; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --muted: #a0a8b3; --rule: #3a414b; --paper: #16191d;
-  --cell: 86, 180, 233; --c0: #56b4e9; --c1: #ff8f3f; --c2: #2ac79b; --c3: #e59ac3; --c4: #f2b632; --c5: #9fd3f5;
-  --c6: #b495d3; --c7: #a0a8b3; } }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --muted: #a0a8b3; --rule: #3a414b;
+  --paper: #16191d; --cell: 86, 180, 233; --c0: #56b4e9; --c1: #ff8f3f; --c2: #2ac79b; --c3: #e59ac3; --c4: #f2b632;
+  --c5: #9fd3f5; --c6: #b495d3; --c7: #a0a8b3; } }
 @media print { :root { --ink: #000; --muted: #444; --rule: #ccc; --paper: #fff; --cell: 0, 114, 178; } }
 svg.figure { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif; }
 svg.figure text { fill: var(--ink); } svg.figure text.muted { fill: var(--muted); }
-@media screen and (max-width: 600px) { svg.figure { font-size: 15px; } }
+@media print, (max-width: 600px) { svg.figure { font-size: 15px; } }
 svg.figure .rule { stroke: var(--rule); } svg.figure .line { fill: none; stroke-width: 2; }
 """
 
@@ -53,6 +53,8 @@ def line_chart(
     thin: Collection[str] = (),
 ) -> str:
     """Lines over a number, with a legend below when there are several.
+
+    A line without points takes its color with it, so that each has the same one in every chart of a page.
 
     Args:
         title: What the y axis is.
@@ -89,39 +91,47 @@ def line_chart(
     for tick in x_axis.ticks:
         parts.append(_text(x_axis.place(tick), bottom + 16, f"{tick:g}", anchor="middle", muted=True))
     parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, x_label, anchor="middle", muted=True))
-    below, pens = [], []
+    below, pens = [], {}
     for number, (name, points) in enumerate(drawn.items()):
+        if not points:
+            continue
         places = [(round(x_axis.place(x), 1), round(y_axis.place(y), 1)) for x, y in points]
         dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS or places in below else ""
         below.append(places)
-        pens.append(f'stroke="var(--c{number % _NUM_COLORS})"{dash}')
+        pens[name] = f'stroke="var(--c{number % _NUM_COLORS})"{dash}'
         if name in thin:
-            pens[-1] = f'stroke="var(--muted)" stroke-dasharray="{1 + 4 * (number % 2)} 3" style="stroke-width: 1"'
+            pens[name] = f'stroke="var(--muted)" stroke-dasharray="{1 + 4 * (number % 2)} 3" style="stroke-width: 1"'
         parts += [
-            f'<path {pens[-1]} d="M{x_axis.place(x):.1f},{y_axis.place(low):.1f}V{y_axis.place(high):.1f}"/>'
+            f'<path {pens[name]} d="M{x_axis.place(x):.1f},{y_axis.place(low):.1f}V{y_axis.place(high):.1f}"/>'
             for x, low, high in bars.get(name, ())
         ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline class="line" {pens[-1]} points="{path}"/>')
+        parts.append(f'<polyline class="line" {pens[name]} points="{path}"/>')
         if name not in thin:
             parts.append(_dots(number, name, places, points, show))
     height = bottom + 42
     if len(lines) > 1:
-        legend, rows = _legend(dict(zip(lines, pens, strict=True)), height + 12)
+        legend, rows = _legend(pens, height + 12)
         parts.append(legend)
         height += 18 * rows + 6
     return _svg(title, _WIDTH, height, parts)
 
 
 class _Axis:
-    """Where values of an axis lie, and which of them are written; it begins and ends at a round value if it can."""
+    """Where values of an axis lie, and which of them are written; it begins and ends at a round value if it can.
+
+    Where all values are whole, as epochs are, so are those that are written.
+    """
 
     def __init__(self, values: Sequence[float], log: bool, start: float, end: float, *, tight: bool = False) -> None:
         self.log, self.start, self.end = log, start, end
+        least_step = 1.0 if tight and all(float(value).is_integer() for value in values) else 0.0
         low, high = min(values), max(values)
         if low == high:
             low, high = (low / 2, high * 2) if log else (low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5))
-        self.ticks = _log_ticks(low, high) if log and high >= 10 * low else _even_ticks(low, high)
+        self.ticks = (
+            _log_ticks(low, high) if log and high >= 10 * low else _even_ticks(low, high, 6 if tight else 5, least_step)
+        )
         if tight:
             self.ticks = [tick for tick in self.ticks if low <= tick <= high]
         else:
@@ -143,9 +153,9 @@ class _Axis:
         return self.start + (self._scaled(value) - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-def _even_ticks(low: float, high: float) -> list[float]:
+def _even_ticks(low: float, high: float, count: int, least_step: float) -> list[float]:
     """Round values at the same distance, from the last that is not above `low` to the first not below `high`."""
-    step = _round_step((high - low) / 5)
+    step = max(_round_step((high - low) / count), least_step)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(n * step, 12) for n in range(first, last + 1)]
 
@@ -202,7 +212,7 @@ def matrix_chart(
 
     Args:
         title: What the cells are.
-        rows: Values, colored from 0 to the largest.
+        rows: Values, colored from 0 to the largest by their root, so that few are seen beside many.
         row_names: A name for each row.
         column_names: A name for each column.
         axes: What rows and columns are.
@@ -236,16 +246,15 @@ def matrix_chart(
         if named:
             parts.append(_text(left - 6, y + cell / 2 + 4, name[:16], anchor="end"))
         for column, value in enumerate(row):
-            share = abs(value) / largest
+            opacity = 0.06 + 0.84 * math.sqrt(abs(value) / largest)
             where = f'x="{left + column * cell:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}"'
             label = f"{name}, {column_names[column]}: {show(value)}"
             parts.append(
-                f'<rect {where} style="fill: rgba(var(--cell), {0.06 + 0.84 * share:.3f})">'
-                f"<title>{escape(label)}</title></rect>"
+                f'<rect {where} style="fill: rgba(var(--cell), {opacity:.3f})"><title>{escape(label)}</title></rect>'
             )
             text = show(value)
             if cell >= 7 * len(text) and value:
-                color = ' style="fill: var(--paper)"' if share > 0.7 else ""
+                color = ' style="fill: var(--paper)"' if opacity > 0.7 else ""
                 x = left + (column + 0.5) * cell
                 parts.append(_text(x, y + cell / 2 + 4, text, anchor="middle", more=color))
     return _svg(title, _WIDTH, top + len(rows) * cell + 8, parts)
