@@ -191,6 +191,13 @@ def test_a_run_from_before_memory_was_counted_is_shown_without(runs, tmp_path) -
     assert f"{new.history[-1]['training_bytes'] / 1e6:.3g} MB" in both
 
 
+def test_a_run_that_stopped_early_says_so(runs) -> None:
+    whole = read_run(runs[0])
+    assert "epochs: it is being trained" not in page([whole])
+    stopped = whole._replace(history=whole.history[:1])
+    assert "binary has 1 of 2 epochs: it is being trained, was interrupted, or diverged" in page([stopped])
+
+
 def test_the_command_of_a_config_gives_the_config_again() -> None:
     for name in ("digits", "imagenet-small", "cifar100-bso-t6"):
         config = dataclasses.replace(recipe(name), seed=3, autoaugment=True, init_from="a b")

@@ -20,19 +20,22 @@ th, td { text-align: left; white-space: nowrap; vertical-align: top; padding: 0.
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; padding: 0.7rem;
   border: 1px solid var(--rule); border-radius: 4px; }
-table.summary th { white-space: normal; vertical-align: bottom; }
-table.summary td:first-child { font-weight: 600; white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
+.summary th { white-space: normal; vertical-align: bottom; }
+.summary td:first-child { font-weight: 600; white-space: normal; overflow-wrap: anywhere; min-width: 8rem; }
 @media screen and (max-width: 600px) {
-  table.summary, .summary tbody { display: block; } .summary thead { display: none; }
+  .summary table, .summary tbody { display: block; } .summary thead { display: none; }
   .summary tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0.3rem 1rem; padding: 0.6rem 0;
     border-bottom: 1px solid var(--rule); }
   .summary td, .summary td.number { border: 0; padding: 0; text-align: left; white-space: normal; }
   .summary td:first-child { grid-column: 1 / -1; }
   .summary td:not(:first-child)::before { content: attr(data-head); display: block; color: var(--muted);
     font-size: 0.8rem; line-height: 1.2; } }
-.note { color: var(--muted); } .warning { border-left: 3px solid var(--c1); padding-left: 0.6rem; }
-@media print { body { max-width: none; padding: 0; } h2 { break-after: avoid; } table { font-size: 0.7rem; }
-  .figures { grid-template-columns: 1fr 1fr; } details::details-content { content-visibility: visible; } }
+.note { color: var(--muted); font-size: 0.9rem; } .warning { border-left: 3px solid var(--c1); padding-left: 0.6rem; }
+@media print { html { font-size: 12px; } body { max-width: none; padding: 0; }
+  h2 { break-before: page; border: 0; margin: 0; } details, pre, tr { break-inside: avoid; }
+  summary { break-after: avoid; list-style: none; font-size: 1.1rem; margin-top: 1rem; }
+  .figures { grid-template-columns: 1fr 1fr; } .settings { columns: 2; }
+  .wide { overflow: visible; } details::details-content { content-visibility: visible; } }
 """
 
 
@@ -82,6 +85,7 @@ def page(runs: Sequence[RunRecord]) -> str:
     names = _unique([run.name for run in runs])
     title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>{escape(title)}</h1>", _summary(names, runs)]
+    body += [_unfinished(name, run) for name, run in zip(names, runs, strict=True)]
     body.append(_figures(_curves(dict(zip(names, runs, strict=True)))))
     for name, run in zip(names, runs, strict=True):
         body += [f"<h2>{escape(name if len(runs) > 1 else 'By layer, and how it was made')}</h2>", _section(run)]
@@ -123,6 +127,15 @@ def _summary(names: Sequence[str], runs: Sequence[RunRecord]) -> str:
     return table + f'<p class="note">{_MEMORY_NOTE if _COUNTED in heads else _PROCESS_NOTE}</p>'
 
 
+def _unfinished(name: str, run: RunRecord) -> str:
+    done = run.history[-1]["epoch"]
+    epochs = run.config.get("epochs", done)
+    if done >= epochs:
+        return ""
+    why = f"has {done} of {epochs} epochs: it is being trained, was interrupted, or diverged."
+    return f'<p class="warning">{escape(name)} {why} With --resume its training goes on from there.</p>'
+
+
 def method(config: Mapping[str, Any]) -> str:
     """What trained a run, in words.
 
@@ -140,17 +153,20 @@ def method(config: Mapping[str, Any]) -> str:
 def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
     """Of all runs together."""
 
-    def chart(title: str, key: str, show: Callable[[float], str], **axis: bool) -> str:
+    def chart(
+        title: str, key: str, show: Callable[[float], str], *, log_y: bool = False, from_zero: bool = False
+    ) -> str:
         lines = {name: [(line["epoch"], line[key]) for line in r.history if key in line] for name, r in runs.items()}
-        lines = {name: points for name, points in lines.items() if points}
-        return line_chart(title, lines, x_label="epoch", show=show, **axis) if lines else ""
+        if not any(lines.values()):
+            return ""
+        return line_chart(title, lines, x_label="epoch", show=show, log_y=log_y, from_zero=from_zero)
 
     return [
         chart("test accuracy", "test_accuracy", _percent),
         chart("training accuracy", "train_accuracy", _percent),
         chart("training loss", "train_loss", "{:.3g}".format),
         chart("flips per weight and update", "flip_ratio", _small_percent, log_y=True),
-        chart("peak of the process so far, and of all that ran in it", "peak_bytes", _megabytes, from_zero=True),
+        chart("peak memory of the process so far", "peak_bytes", _megabytes, from_zero=True),
     ]
 
 
@@ -169,7 +185,8 @@ def _section(run: RunRecord) -> str:
     parts.append(_layers_table(run))
     parts.append(f"<pre>{escape(chr(10).join(run.commands))}</pre>")
     made_by = ", ".join(f"{key} {value}" for key, value in run.made_by.items() if value)
-    settings = _table(["field", "value"], [[key, str(value)] for key, value in run.config.items()])
+    rows = [[key, str(value)] for key, value in run.config.items()]
+    settings = _table(["field", "value"], rows, kind="settings")
     parts.append(f'<details><summary>every setting</summary>{settings}<p class="note">{escape(made_by)}</p></details>')
     return "".join(parts)
 
@@ -187,11 +204,14 @@ def _rates_chart(run: RunRecord) -> str:
     """How learning rate, γ and 1 − β1 decay, each as a part of its first value."""
     names = {"learning_rate": "learning rate", "gamma": "γ", "one_minus_beta1": "1 − β1"}
     lines = {}
+    if len(run.history) == 1:
+        return ""
     for key, name in names.items():
         values = [line[key] for line in run.history if key in line]
         if values and values[0]:
             lines[name] = [(n + 1, value / values[0]) for n, value in enumerate(values)]
-    return line_chart("schedules, relative to the first epoch", lines, x_label="epoch", show=_percent) if lines else ""
+    title = "schedules, relative to the first epoch"
+    return line_chart(title, lines, x_label="epoch", show=_percent, from_zero=True) if lines else ""
 
 
 def _confusion_chart(confusion: Confusion | None) -> str:
@@ -233,7 +253,7 @@ def _table(
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = f"<thead><tr>{cells('th', heads)}</tr></thead>"
-    return f'<div class="wide"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+    return f'<div class="wide {kind}"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def _percent(value: float) -> str:
