@@ -250,6 +250,16 @@ def test_epochs_are_whole(last, written) -> None:
     assert epochs.startswith(written)
 
 
+def test_exponents_are_short() -> None:
+    def written(*values: float) -> list[str]:
+        return ticks(figures.line_chart("t", {"a": list(enumerate(values))}, x_label="x"))
+
+    assert written(1e31, 2e31)[:2] == ["1e31", "1.2e31"]
+    assert written(1e-5, 2e-5)[:2] == ["1e-5", "1.2e-5"]
+    assert written(1e-20, 2e-20)[:2] == ["1e-20", "1.2e-20"]
+    assert written(10, 20)[:2] == ["10", "12"]
+
+
 def test_few_are_seen_beside_many() -> None:
     svg = figures.matrix_chart("t", [[400, 4]], row_names="a", column_names="ab", axes=("class", "prediction"))
     many, few = (

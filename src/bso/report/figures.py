@@ -5,6 +5,7 @@ scale with the width that they are given. `standalone` makes one a file of its o
 """
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 
@@ -87,9 +88,9 @@ def line_chart(
     for tick in y_axis.ticks:
         y = y_axis.place(tick)
         parts.append(f'<line class="rule" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(_LEFT - 6, y + 4, show(tick), anchor="end", muted=True))
+        parts.append(_text(_LEFT - 6, y + 4, _short(show(tick)), anchor="end", muted=True))
     for tick in x_axis.ticks:
-        parts.append(_text(x_axis.place(tick), bottom + 16, f"{tick:g}", anchor="middle", muted=True))
+        parts.append(_text(x_axis.place(tick), bottom + 16, _short(f"{tick:g}"), anchor="middle", muted=True))
     parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, x_label, anchor="middle", muted=True))
     below, pens = [], {}
     for number, (name, points) in enumerate(drawn.items()):
@@ -157,7 +158,7 @@ def _even_ticks(low: float, high: float, count: int, least_step: float) -> list[
     """Round values at the same distance, from the last that is not above `low` to the first not below `high`."""
     step = max(_round_step((high - low) / count), least_step)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(n * step, 12) for n in range(first, last + 1)]
+    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -175,6 +176,11 @@ def _round_step(step: float) -> float:
     """The next of 1, 2, 5, 10, ... that is not smaller."""
     magnitude = 10.0 ** math.floor(math.log10(step))
     return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= step * (1 - 1e-9))
+
+
+def _short(number: str) -> str:
+    """A number without what its exponent does not need: 2.5e+31 does not fit beside an axis, 2.5e31 does."""
+    return re.sub(r"e\+?(-?)0*(?=\d)", r"e\1", number)
 
 
 def _dots(number: int, name: str, places: Points, points: Points, show: Callable[[float], str]) -> str:

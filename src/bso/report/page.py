@@ -30,7 +30,8 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; paddin
   .summary td:first-child { grid-column: 1 / -1; }
   .summary td:not(:first-child)::before { content: attr(data-head); display: block; color: var(--muted);
     font-size: 0.8rem; line-height: 1.2; } }
-.note { color: var(--muted); font-size: 0.9rem; } .warning { border-left: 3px solid var(--c1); padding-left: 0.6rem; }
+code { white-space: nowrap; } .note { color: var(--muted); font-size: 0.9rem; }
+.warning { border-left: 3px solid var(--c1); padding-left: 0.6rem; }
 @media print { html { font-size: 12px; } body { max-width: none; padding: 0; }
   h2 { break-before: page; border: 0; margin: 0; } details, pre, tr { break-inside: avoid; }
   summary { break-after: avoid; list-style: none; font-size: 1.1rem; margin-top: 1rem; }
@@ -133,7 +134,7 @@ def _unfinished(name: str, run: RunRecord) -> str:
     if done >= epochs:
         return ""
     why = f"has {done} of {epochs} epochs: it is being trained, was interrupted, or diverged."
-    return f'<p class="warning">{escape(name)} {why} With --resume its training goes on from there.</p>'
+    return f'<p class="warning">{escape(name)} {why} With <code>--resume</code> its training goes on from there.</p>'
 
 
 def method(config: Mapping[str, Any]) -> str:
