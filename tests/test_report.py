@@ -261,7 +261,7 @@ def test_exponents_are_short() -> None:
 
 
 def test_few_are_seen_beside_many() -> None:
-    svg = figures.matrix_chart("t", [[400, 4]], row_names="a", column_names="ab", axes=("class", "prediction"))
+    svg = figures.matrix_chart("t", [[400, 4]], row_names="a", column_names="ab", axes=("a", "b"), by_root=True)
     many, few = (
         float(rect.get("style").rstrip(")").split(",")[-1]) for rect in ElementTree.fromstring(svg).iter("rect")
     )

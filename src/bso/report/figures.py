@@ -213,16 +213,18 @@ def matrix_chart(
     column_names: Sequence[str],
     axes: tuple[str, str],
     show: Callable[[float], str] = "{:g}".format,
+    by_root: bool = False,
 ) -> str:
     """A matrix of colored cells, written into when there is room.
 
     Args:
         title: What the cells are.
-        rows: Values, colored from 0 to the largest by their root, so that few are seen beside many.
+        rows: Values, colored from 0 to the largest.
         row_names: A name for each row.
         column_names: A name for each column.
         axes: What rows and columns are.
         show: How to write a value.
+        by_root: Whether the root of a value gives its color, so that few are seen beside many.
 
     Example:
         >>> svg = matrix_chart("counts", [[3, 1], [0, 4]], row_names="ab", column_names="ab", axes=("label", "guess"))
@@ -252,7 +254,8 @@ def matrix_chart(
         if named:
             parts.append(_text(left - 6, y + cell / 2 + 4, name[:16], anchor="end"))
         for column, value in enumerate(row):
-            opacity = 0.06 + 0.84 * math.sqrt(abs(value) / largest)
+            share = abs(value) / largest
+            opacity = 0.06 + 0.84 * (math.sqrt(share) if by_root else share)
             where = f'x="{left + column * cell:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}"'
             label = f"{name}, {column_names[column]}: {show(value)}"
             parts.append(

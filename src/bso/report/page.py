@@ -225,6 +225,7 @@ def _confusion_chart(confusion: Confusion | None) -> str:
         row_names=classes,
         column_names=classes,
         axes=("class", "prediction"),
+        by_root=True,
     )
 
 
