@@ -140,6 +140,9 @@ def test_the_memory_of_a_run_is_its_own_whatever_the_process_did_before() -> Non
     assert large > 3 * small
     assert counted() == small
     assert counted(weights="latent", gradient="bptt") > 2 * small
+    net = trainer.build_network(dataclasses.replace(TINY, weights="latent"), 10, 1)
+    momentum = sum(parameter.nbytes for parameter in net.parameters())
+    assert counted(weights="latent", sgd_momentum=0.9) - counted(weights="latent") == momentum
 
 
 def test_counting_memory_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ class _Tally:
     """By binary parameter."""
     flip_updates: int = 0
     training_bytes: int = 0
-    """What the first update of the run held; 0 in checkpoints from before it was counted."""
+    """The most that the first two updates of the run held; 0 in checkpoints from before it was counted."""
 
 
 class Trainer:
@@ -268,11 +268,11 @@ class Trainer:
         self.net.train()
         started = time.perf_counter()
         for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
-            if self.update == 0:
-                # Counting changes no number, and updates are alike.
-                self.tally.training_bytes = self._standing_bytes() + peak_bytes(
-                    functools.partial(self._train_batch, inputs, labels)
-                )
+            if self.update < 2:
+                # Counting changes no number, and updates are alike but for the first: SGD makes its momentum there.
+                standing = self._standing_bytes()
+                held = standing + peak_bytes(functools.partial(self._train_batch, inputs, labels))
+                self.tally.training_bytes = max(held, self.tally.training_bytes)
             else:
                 self._train_batch(inputs, labels)
             now = time.perf_counter()
