@@ -12,7 +12,7 @@ import pytest
 
 from bso import UserError, cli
 from bso.recipes import recipe
-from bso.report import figures, page, read_run
+from bso.report import figures, page, read_run, write_report
 from bso.report.record import train_command
 from bso.train import train
 
@@ -84,6 +84,15 @@ def test_confusions_add_up_to_the_recorded_accuracy(runs) -> None:
     counts = record.confusion.counts
     assert sum(map(sum, counts)) == 359
     assert sum(counts[n][n] for n in range(10)) / 359 == record.history[-1]["test_accuracy"]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(runs, tmp_path) -> None:
+    for folder in ("slow", "fast"):
+        shutil.copytree(runs[0], tmp_path / folder / "seed=0")
+    write_report([tmp_path / "slow" / "seed=0", tmp_path / "fast" / "seed=0"], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "<h2>slow/seed=0</h2>" in text
+    assert "<h2>fast/seed=0</h2>" in text
 
 
 def test_one_run_has_its_page_in_its_directory(runs, capsys) -> None:

@@ -32,6 +32,10 @@ def write_report(runs: Sequence[Path], out: Path, data: str | None = None) -> di
         data: Folder of the data; None takes the one that each run was trained from.
     """
     records = [read_run(run, data) for run in runs]
+    if len({record.name for record in records}) < len(records):
+        common = os.path.commonpath([run.resolve().parent for run in runs])
+        names = [run.resolve().relative_to(common).as_posix() for run in runs]
+        records = [record._replace(name=name) for record, name in zip(records, names, strict=True)]
     write_atomically(out, page(records).encode())
     notes = [f"{record.name}: {note}" for record in records for note in record.notes]
     return {"path": str(out), "bytes": os.path.getsize(out), "runs": [str(run) for run in runs], "notes": notes}
