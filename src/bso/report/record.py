@@ -16,6 +16,8 @@ from bso.train import loaded_run
 
 # A matrix of more classes cannot be read.
 _MOST_CLASSES = 100
+# As many runs as have a color of their own.
+_MOST_NAMED = 8
 
 # What lines of metrics hold, and what only those of some runs do.
 _NUMBERS = ("epoch", "test_accuracy", "train_accuracy", "train_loss", "learning_rate", "seconds", "peak_bytes")
@@ -101,8 +103,9 @@ def _check_run_folder(path: Path) -> None:
     found = [file.parent for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/metrics.jsonl")]
     runs = [str(run) for run in sorted(found) if (run / "metrics.jsonl").stat().st_size]
     if runs:
-        command = shlex.join(["bso", "report", *runs, "--out", str(path / "report.html")])
-        raise UserError(f"{path}: received a folder of runs; expected runs. Report on those in it with: {command}")
+        command = shlex.join(["bso", "report", *runs[:_MOST_NAMED], "--out", str(path / "report.html")])
+        which = "those in it" if len(runs) <= _MOST_NAMED else f"some of its {len(runs)}"
+        raise UserError(f"{path}: received a folder of runs; expected runs. Report on {which} with: {command}")
 
 
 def _check_line(place: str, line: Any) -> None:
