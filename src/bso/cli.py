@@ -416,7 +416,7 @@ def _reproduce(options: argparse.Namespace) -> dict[str, Any]:
 
 def _reproduce_text(result: dict[str, Any]) -> str:
     if "missing" in result:
-        return f"{result['path']}; not run yet: {', '.join(result['missing']) or 'nothing'}"
+        return result["path"] + (f"; not run yet: {', '.join(result['missing'])}" if result["missing"] else "")
     table = need("bso.reproduce.document").markdown_table
     tables = [f"{part['caption']}\n\n{table(part['columns'], part['rows'])}" for part in result["tables"]]
     return "\n\n".join([result["title"], result["ran"], *tables, *result["notes"], result["path"]])

@@ -110,22 +110,20 @@ def _section(result: dict[str, Any], link: str, pictures: dict[str, str]) -> str
     if images:
         parts.append("\n".join(images))
     parts += result["notes"]
-    minutes = result["seconds"] / 60
-    parts.append(
-        f"`{result['command']}`, whose last call took {minutes:.1f} minutes on {result['machine']}"
-        f"{_training(result['data'])}; [{result['name']}.json]({link})"
-    )
+    parts.append(f"`{result['command']}`: {_effort(result)}; [{result['name']}.json]({link})")
     return "\n\n".join(parts)
 
 
-def _training(data: Any) -> str:
-    """How long the runs of a target took one after another, and which commits trained them, maybe in earlier calls."""
-    points = [point for point in (data if isinstance(data, list) else [data]) if "minutes" in point]
-    if not points:
-        return ""
-    minutes = sum(one or 0.0 for point in points for one in point["minutes"])
-    commits = sorted({commit[:7] for point in points for commit in point.get("git_commits", ()) if commit})
-    return f", and its runs {minutes:.0f} in all" + (f" (commit {', '.join(commits)})" if commits else "")
+def _effort(result: dict[str, Any]) -> str:
+    """How long it took, by which machine and, where networks were trained, by which commits."""
+    points = result["data"] if isinstance(result["data"], list) else [result["data"]]
+    trained = [point for point in points if "minutes" in point]
+    if not trained:
+        return f"{result['seconds'] / 60:.1f} minutes on {result['machine']}"
+    # All runs: the last call has only trained what earlier ones had not.
+    minutes = sum(one or 0.0 for point in trained for one in point["minutes"])
+    commits = sorted({commit[:7] for point in trained for commit in point["git_commits"] if commit})
+    return f"{minutes:.0f} minutes of training in all, on {result['machine']}, commit {', '.join(commits) or 'unknown'}"
 
 
 def _drawn(figure: dict[str, Any]) -> str:
