@@ -212,13 +212,16 @@ def _small_recipes(result: dict[str, Any], link: str) -> str:
             row["classes"],
             _percent(row["baselines"]["nearest_centroid"]),
             _percent(row["baselines"]["logistic_regression"]),
-            ", ".join(_percent(run["test_accuracy"]) for run in row["runs"]),
+            ", ".join(f"{_percent(run['test_accuracy'])} (seed {run['seed']})" for run in row["runs"]),
         ]
         for name, row in result["recipes"].items()
     ]
-    columns = ["recipe", "samples, train / test", "classes", "nearest centroid", "logistic regression", "ours, by seed"]
+    columns = ["recipe", "samples, train / test", "classes", "nearest centroid", "logistic regression", "ours"]
     text = f"`{result['command']}`, {result['machine']}; [small_recipes.json]({link})"
-    return f"## Small recipes on real files\n\nTest accuracy, %.\n\n{markdown_table(columns, rows)}\n\n{text}"
+    return (
+        f"## Small recipes on real files\n\nTest accuracy, %. {result['note']}\n\n"
+        f"{markdown_table(columns, rows)}\n\n{text}"
+    )
 
 
 def _percent(accuracy: float | None) -> str:
