@@ -516,9 +516,10 @@ class TBSO(FlipOptimizer):
 
     def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
         assert t is not None
-        seen = {"second_moment": mean_square, "filled": torch.ones_like(mean_square)}
-        for name, moments in self._moments(parameter).items():
-            moments[t].lerp_(seen[name], group["one_minus_beta2"])
+        moments, rate = self._moments(parameter), group["one_minus_beta2"]
+        moments["second_moment"][t].lerp_(mean_square, rate)
+        if "filled" in moments:
+            moments["filled"][t] += rate * (1 - moments["filled"][t])
 
     def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
         moments = self.second_moment(parameter)

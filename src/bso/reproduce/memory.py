@@ -99,7 +99,7 @@ def table1(settings: Settings) -> Outcome:
         )
     columns = ["method", "weights, paper", "weights, MB", "state, paper", *(f"state at T = {t}, MB" for t in steps)]
     outcome.add_table("n neurons a layer, L layers, T time steps", [*columns, "growth"], rows)
-    v_bytes = points["T-BSO", steps[-1]]["optimizer_bytes"] - points["BSO", steps[-1]]["optimizer_bytes"]
+    v_bytes = _bytes_of_v(points, steps[-1])
     outcome.notes = [
         "Weights count the real-valued first convolution and classifier too; BPTT and OTTT hold latent weights. State "
         "is everything else at the peak: momentum, gradients, activations, traces.",
@@ -144,7 +144,7 @@ def figure4(settings: Settings) -> Outcome:
         "of activations",
     ]
     outcome.add_table("Peak memory of training", columns, rows)
-    v_bytes = points["T-BSO", steps[-1]]["optimizer_bytes"] - points["BSO", steps[-1]]["optimizer_bytes"]
+    v_bytes = _bytes_of_v(points, steps[-1])
     outcome.notes = [
         "What is to be compared is the growth. Activations are all but weights and the optimizers' state: gradients "
         "and transients are among them. A GPU's memory, the paper's measure, also holds the driver's and libraries' "
@@ -153,6 +153,12 @@ def figure4(settings: Settings) -> Outcome:
         "which v cannot be.",
     ]
     return outcome
+
+
+def _bytes_of_v(points: dict[tuple[str, int], dict[str, Any]], time_steps: int) -> int:
+    """What T-BSO keeps and BSO does not."""
+    ours, plain = (points[method, time_steps]["optimizer_bytes"] for method in ("T-BSO", "BSO"))
+    return ours - plain
 
 
 def _megabytes(number: int) -> str:
