@@ -14,7 +14,7 @@ TARGETS := table1 figure4 figure3 gradients regret table3 table4 ablation table5
 .PHONY: demo test reproduce $(TARGETS:%=reproduce-%) format clean
 
 demo: $(READY)
-	$(BIN)/bso demo
+	$(BIN)/bsnn demo
 
 test: $(READY)
 	$(BIN)/ruff format --check .
@@ -25,12 +25,12 @@ test: $(READY)
 
 # Every table and figure at the scale that two cores finish, one target each. What was interrupted goes on.
 reproduce: $(TARGETS:%=reproduce-%)
-	$(BIN)/bso reproduce document --results benchmarks/results/reproduce --benchmarks benchmarks/results --out docs/results.md
+	$(BIN)/bsnn reproduce document --results benchmarks/results/reproduce --benchmarks benchmarks/results --out docs/results.md
 
 reproduce-table2 reproduce-figure5 reproduce-ablation: DATA = $(CIFAR10)
 reproduce-table5: DATA = $(SPEECH_COMMANDS)
 $(TARGETS:%=reproduce-%): reproduce-%: $(READY)
-	$(BIN)/bso reproduce $* --results benchmarks/results/reproduce --runs runs/reproduce $(if $(DATA),--data $(DATA))
+	$(BIN)/bsnn reproduce $* --results benchmarks/results/reproduce --runs runs/reproduce $(if $(DATA),--data $(DATA))
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -40,7 +40,7 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
 
 # torch comes first, alone and by its exact version: a range asked for by another package could pull in a newer build.
-$(READY): pyproject.toml constraints.txt setup.py $(wildcard src/bso/engine/*.[ch])
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard src/bsnn/*/*/*.[ch])
 	@echo "Setting up $(VENV) (once, a few minutes) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch==2.13.0

@@ -18,6 +18,6 @@ def _seed() -> None:
 def _example_names(doctest_namespace: dict[str, object]) -> None:
     import torch
 
-    import bso
+    import bsnn
 
-    doctest_namespace.update(bso=bso, torch=torch, nn=torch.nn, functools=functools, itertools=itertools)
+    doctest_namespace.update(bsnn=bsnn, torch=torch, nn=torch.nn, functools=functools, itertools=itertools)

@@ -16,12 +16,12 @@ from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
-ENGINE = Path("bso", "engine")
+ENGINE = Path("bsnn", "deploy", "engine")
 SOURCES = ("kernel.c", "neurons.c", "winograd.c", "work.c")
 HEADERS = ("kernel.h", "count.h", "train.h")
 # Additions and products are rounded one by one, as torch rounds them.
 ROUNDING = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-FLAGS = ("-O3", "-std=c99", *ROUNDING, "-fPIC", "-shared", "-DBSO_THREADS")
+FLAGS = ("-O3", "-std=c99", *ROUNDING, "-fPIC", "-shared", "-DBSNN_THREADS")
 LEVELS = {"baseline": ()}
 if platform.machine().lower() in ("x86_64", "amd64"):
     LEVELS.update(avx2=("-march=x86-64-v3",), avx512=("-march=x86-64-v4", "-mprefer-vector-width=512"))

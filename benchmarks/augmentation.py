@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import bso
-from bso.data.augment import Augmentation
-from bso.data.dataset import ArrayDataset
-from bso.data.loader import Loader
+import bsnn
+from bsnn.data.augment import Augmentation
+from bsnn.data.dataset import ArrayDataset
+from bsnn.data.loader import Loader
 
 RESULTS = Path(__file__).parent / "results" / "augmentation.json"
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
@@ -38,7 +38,7 @@ def cifar10(folder: Path | None, count: int) -> tuple[np.ndarray, str]:
     """The first `count` training images [N, 3, 32, 32], and where they come from."""
     if folder is None:
         return np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8), "random bytes"
-    return bso.data.cifar10(folder, "train").samples[:count], "CIFAR-10"
+    return bsnn.data.cifar10(folder, "train").samples[:count], "CIFAR-10"
 
 
 def by_loader(samples: np.ndarray, batch_size: int, augmentation: Augmentation) -> Callable[[], Iterator[Tensor]]:
@@ -98,9 +98,9 @@ def main() -> None:
 
     samples, source = cifar10(options.data, options.images)
     methods = {
-        "bso": by_loader(samples, options.batch_size, Augmentation()),
+        "bsnn": by_loader(samples, options.batch_size, Augmentation()),
         "kornia": by_kornia(samples, options.batch_size),
-        "bso with AutoAugment": by_loader(samples, options.batch_size, Augmentation(autoaugment=True)),
+        "bsnn with AutoAugment": by_loader(samples, options.batch_size, Augmentation(autoaugment=True)),
     }
     load_before = os.getloadavg()
     rates: dict[tuple[str, int], list[float]] = {}
@@ -132,7 +132,7 @@ def main() -> None:
         "repetitions": options.repetitions,
         "required_images_per_second": REQUIRED,
         "points": points,
-        "ratio_to_kornia": {t: round(medians["bso", t] / medians["kornia", t], 1) for t in (1, 2)},
+        "ratio_to_kornia": {t: round(medians["bsnn", t] / medians["kornia", t], 1) for t in (1, 2)},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "processor": processor(),

@@ -30,10 +30,10 @@ from typing import Any
 
 import torch
 
-from bso.errors import UserError
-from bso.recipes import Config, recipe
-from bso.train import train
-from bso.trainer import Diverged
+from bsnn.errors import UserError
+from bsnn.train.loop import train
+from bsnn.train.recipes import Config, recipe
+from bsnn.train.trainer import Diverged
 
 RESULTS = Path(__file__).parent / "results" / "cifar10_methods.json"
 EPOCHS, SEEDS, FULL_SEEDS = 10, (0, 1, 2), (0, 1)

@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from survival import differences, end_of
 
-from bso.recipes import recipe
-from bso.run import RunDirectory
-from bso.train import train
-from bso.trainer import Trainer, load_data
+from bsnn.train.loop import train
+from bsnn.train.recipes import recipe
+from bsnn.train.run import RunDirectory
+from bsnn.train.trainer import Trainer, load_data
 
 RESULTS = Path(__file__).parent / "results" / "corruption.json"
 CONFIG = dataclasses.replace(recipe("digits"), plan=(8, 16, "pool", 16), train_samples=200, epochs=3)

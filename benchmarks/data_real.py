@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-import bso
-from bso.data import cifar10, imagenet, load, measure
-from bso.data.audio import fit, mel_filters, mel_power, read_sound
-from bso.data.dataset import Dataset
-from bso.data.speech import speech_commands_files
+import bsnn
+from bsnn.data import cifar10, imagenet, load, measure
+from bsnn.data.audio import fit, mel_filters, mel_power, read_sound
+from bsnn.data.dataset import Dataset
+from bsnn.data.speech import speech_commands_files
 
 RESULTS = Path(__file__).parent / "results" / "data_real.json"
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
@@ -123,7 +123,7 @@ def main() -> int:
             print(f"{name}: {json.dumps(results[name])}", flush=True)
     report = {
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, "bso": bso.__version__},
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, "bsnn": bsnn.__version__},
         "repetitions": 1,
         "checks": results,
     }

@@ -1,4 +1,4 @@
-"""Accuracy and time of `bso demo` over seeds.
+"""Accuracy and time of `bsnn demo` over seeds.
 
     python benchmarks/demo.py [--seeds 0 1 2]
 
@@ -25,7 +25,7 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     runs = []
     for seed in seeds:
-        command = [sys.executable, "-m", "bso", "demo", "--json", "--seed", str(seed)]
+        command = [sys.executable, "-m", "bsnn", "demo", "--json", "--seed", str(seed)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         runs.append(json.loads(done.stdout))
         print(f"seed {seed}: {runs[-1]['test_accuracy']:.4f} after {runs[-1]['train_seconds']:.0f} s")

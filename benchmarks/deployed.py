@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-import bso
-from bso.artifact import Artifact, read
-from bso.c99 import export_c
-from bso.data.dataset import Dataset
-from bso.deployed import Deployed
-from bso.engine import Engine
-from bso.engine.native import libraries
-from bso.train import evaluate_run, export_run
+import bsnn
+from bsnn.data.dataset import Dataset
+from bsnn.deploy.artifact import Artifact, read
+from bsnn.deploy.deployed import Deployed
+from bsnn.deploy.engine import Engine
+from bsnn.deploy.engine.native import libraries
+from bsnn.deploy.formats.c import export_c
+from bsnn.train.loop import evaluate_run, export_run
 
 RESULTS = Path(__file__).parent / "results" / "deployed.json"
 BATCH = 50
@@ -62,17 +62,17 @@ class Exported:
         command = ["gcc", "-O2", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shared"]
         subprocess.run([*command, "model.c", "kernel.c", "-o", "model.so"], cwd=folder, check=True)
         self.library, self.made = ctypes.CDLL(str(folder / "model.so")), made
-        self.library.bso_membranes.restype = ctypes.POINTER(ctypes.c_int32)
+        self.library.bsnn_membranes.restype = ctypes.POINTER(ctypes.c_int32)
 
     def differences(self, engine: Engine, image: np.ndarray) -> int:
         """Over all time steps of one image [H, W, C]: membranes and outputs that differ from the engine's."""
-        self.library.bso_reset()
+        self.library.bsnn_reset()
         membranes, wrong = engine.artifact.membranes(1), 0
         size = sum(m.size for m in membranes)
-        theirs = np.ctypeslib.as_array(self.library.bso_membranes(), (size,))
+        theirs = np.ctypeslib.as_array(self.library.bsnn_membranes(), (size,))
         for _ in range(self.made.time_steps):
             outputs = np.zeros(len(self.made.classes), np.int64)
-            self.library.bso_step(ctypes.c_void_p(image.ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
+            self.library.bsnn_step(ctypes.c_void_p(image.ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
             expected = engine.run(image[None, None], 1, membranes)
             wrong += int((expected[0] != outputs).sum())
             wrong += int((np.concatenate([m.ravel() for m in membranes]) != theirs).sum())
@@ -120,17 +120,17 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1000)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    digits = bso.data.digits("test")
-    results = {"digits": compared(read(bso.digits_model()), digits, len(digits))}
+    digits = bsnn.data.digits("test")
+    results = {"digits": compared(read(bsnn.digits_model()), digits, len(digits))}
     print(json.dumps(results), flush=True)
     for run in options.runs:
         config = json.loads((Path(run) / "config.json").read_text())["config"]
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.bso"
+            path = Path(folder) / "model.bsnn"
             made = export_run(Path(run), path, options.cifar10)
-            data = bso.data.cifar10(options.cifar10, "test")
+            data = bsnn.data.cifar10(options.cifar10, "test")
             result = compared(read(path), data, options.samples)
-            engine = bso.load(path)
+            engine = bsnn.load(path)
             starts = range(0, len(data), BATCH)
             right = sum(
                 int((engine.predict(data.samples[s : s + BATCH]) == data.labels[s : s + BATCH]).sum()) for s in starts

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import bso.trainer
-from bso.bits import BinaryParameter
-from bso.optim import TBSO, FlipRule
-from bso.recipes import Config, recipe
-from bso.trainer import Trainer, load_data
+import bsnn.train.trainer
+from bsnn.nn.bits import BinaryParameter
+from bsnn.optim import TBSO
+from bsnn.optim.base import FlipRule
+from bsnn.train.recipes import Config, recipe
+from bsnn.train.trainer import Trainer, load_data
 
 RESULTS = Path(__file__).parent / "results" / "flip_rules.json"
 BASE = dataclasses.replace(
@@ -61,7 +62,7 @@ RULES: dict[str, tuple[type[TBSO], dict[str, Any]]] = {
 
 
 def accuracy(rule: type[TBSO], config: Config) -> float:
-    bso.trainer.TBSO = rule  # what the trainer builds for "tbso"
+    bsnn.train.trainer.TBSO = rule  # what the trainer builds for "tbso"
     trainer = Trainer(config, *load_data(config, None))
     for epoch in range(config.epochs):
         trainer.train_epoch()

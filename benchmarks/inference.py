@@ -1,4 +1,4 @@
-"""Seconds an image takes in the engine, against the best eager torch, as `bso bench inference` measures it.
+"""Seconds an image takes in the engine, against the best eager torch, as `bsnn bench inference` measures it.
 
     python benchmarks/inference.py [--model FILE [--data DIR]] [--repetitions 5]
 
@@ -11,9 +11,9 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bso.bench.inference import bench_inference, inference_text, test_images
-from bso.engine import load
-from bso.engine.native import libraries
+from bsnn.bench.inference import bench_inference, inference_text, test_images
+from bsnn.deploy.engine import load
+from bsnn.deploy.engine.native import libraries
 
 RESULTS = Path(__file__).parent / "results" / "inference.json"
 

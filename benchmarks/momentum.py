@@ -24,9 +24,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from bso import momentum
-from bso.recipes import Config, recipe
-from bso.trainer import Trainer, load_data
+from bsnn.optim import momentum
+from bsnn.train.recipes import Config, recipe
+from bsnn.train.trainer import Trainer, load_data
 
 RESULTS = Path(__file__).parent / "results" / "momentum.json"
 
@@ -54,7 +54,7 @@ def ways(config: Config, sets: Any) -> dict[str, Callable[[], dict[str, float]]]
     eight = dataclasses.replace(config, momentum_bits=8)
 
     def even() -> dict[str, float]:
-        with mock.patch("bso.optim.encode", even_encode), mock.patch("bso.optim.decode", even_decode):
+        with mock.patch("bsnn.optim.base.encode", even_encode), mock.patch("bsnn.optim.base.decode", even_decode):
             return accuracy(eight, sets)
 
     return {"32": lambda: accuracy(config, sets), "8": lambda: accuracy(eight, sets), "8, even levels": even}

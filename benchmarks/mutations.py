@@ -28,15 +28,15 @@ from pathlib import Path
 
 import numpy as np
 
-import bso
-from bso import artifact
-from bso.engine import native
-from bso.engine.native import Native
-from bso.engine.plain import Plain
+import bsnn
+from bsnn.deploy import artifact
+from bsnn.deploy.engine import native
+from bsnn.deploy.engine.native import Native
+from bsnn.deploy.engine.plain import Plain
 
 RESULTS = Path(__file__).parent / "results" / "mutations.json"
 KERNEL = Path(native.__file__).with_name("kernel.c")
-FLAGS = ("-O1", "-g", "-std=c99", "-fPIC", "-shared", "-march=native", "-DBSO_THREADS")
+FLAGS = ("-O1", "-g", "-std=c99", "-fPIC", "-shared", "-march=native", "-DBSNN_THREADS")
 SANITIZER = ("-fsanitize=address,undefined", "-fno-sanitize-recover")
 NUMBERS = (
     0,
@@ -73,26 +73,26 @@ def sources(folder: Path) -> list[bytes]:
     from torch import nn
 
     torch.manual_seed(0)
-    mixed = bso.Sequential(
-        bso.BinaryConv2d(2, 8, 3, padding=1), bso.BatchNorm2d(8), nn.MaxPool2d(3, 2, 1), bso.LIF(leak=0.8),
-        bso.Concat(
-            bso.Sequential(bso.BinaryConv2d(8, 6, 3, 1, 1, 1, 2), bso.BatchNorm2d(6), bso.LIF()),
-            bso.Sequential(bso.BinaryConv2d(8, 4, 3, padding=2, dilation=2), bso.LIF()),
+    mixed = bsnn.Sequential(
+        bsnn.BinaryConv2d(2, 8, 3, padding=1), bsnn.BatchNorm2d(8), nn.MaxPool2d(3, 2, 1), bsnn.LIF(leak=0.8),
+        bsnn.Concat(
+            bsnn.Sequential(bsnn.BinaryConv2d(8, 6, 3, 1, 1, 1, 2), bsnn.BatchNorm2d(6), bsnn.LIF()),
+            bsnn.Sequential(bsnn.BinaryConv2d(8, 4, 3, padding=2, dilation=2), bsnn.LIF()),
         ),
-        nn.AvgPool2d(2, ceil_mode=True), nn.Flatten(), bso.BinaryLinear(10 * 9, 24), bso.LIF(), nn.Linear(24, 5),
+        nn.AvgPool2d(2, ceil_mode=True), nn.Flatten(), bsnn.BinaryLinear(10 * 9, 24), bsnn.LIF(), nn.Linear(24, 5),
     )  # fmt: skip
-    found = [bso.digits_model().read_bytes()]
+    found = [bsnn.digits_model().read_bytes()]
     for number, (net, shape) in enumerate(
         [
             (mixed, (2, 10, 10)),
-            (bso.models.resnet18(num_classes=4, width=0.0625), (3, 37, 37)),
-            (bso.Sequential(nn.Linear(9, 20), bso.LIF(), bso.BinaryLinear(20, 12), bso.LIF()), (9,)),
+            (bsnn.models.resnet18(num_classes=4, width=0.0625), (3, 37, 37)),
+            (bsnn.Sequential(nn.Linear(9, 20), bsnn.LIF(), bsnn.BinaryLinear(20, 12), bsnn.LIF()), (9,)),
         ]
     ):
-        with bso.estimating_statistics(net):
-            bso.predict(net, torch.randn(8, *shape), 2)
-        path = folder / f"{number}.bso"
-        bso.export(net, path, input_shape=shape, time_steps=3)
+        with bsnn.estimating_statistics(net):
+            bsnn.predict(net, torch.randn(8, *shape), 2)
+        path = folder / f"{number}.bsnn"
+        bsnn.export(net, path, input_shape=shape, time_steps=3)
         found.append(path.read_bytes())
     return found
 

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from bso.atomic import replace_file
-from bso.bench.training import in_a_process
-from bso.report.figures import line_chart, standalone
+from bsnn.atomic import replace_file
+from bsnn.bench.training import in_a_process
+from bsnn.report.figures import line_chart, standalone
 
 HERE = Path(__file__).parent
 METHODS = {"tbso": "T-BSO", "bptt": "BPTT"}

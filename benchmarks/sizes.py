@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-import bso
-from bso.artifact import read
-from bso.c99 import export_c
-from bso.data import digits
+import bsnn
+from bsnn.data import digits
+from bsnn.deploy.artifact import read
+from bsnn.deploy.formats.c import export_c
 
 RESULTS = Path(__file__).parent / "results" / "sizes.json"
 
@@ -22,17 +22,17 @@ RESULTS = Path(__file__).parent / "results" / "sizes.json"
 def main() -> None:
     networks = {}
     for classes in (10, 100):
-        size = bso.model_size(bso.models.vgg11(num_classes=classes))
+        size = bsnn.model_size(bsnn.models.vgg11(num_classes=classes))
         networks[f"vgg11, {classes} classes"] = {"real_bytes": size.real_bytes, "stored_bytes": size.stored_bytes}
     with tempfile.TemporaryDirectory() as folder:
-        net = bso.models.vgg11()
+        net = bsnn.models.vgg11()
         with torch.no_grad():
             net(torch.zeros(1, 3, 32, 32), None)
-        file_bytes = bso.export(net, Path(folder) / "model.bso").bytes
-        c99 = export_c(read(bso.digits_model()), Path(folder) / "c", digits("test").samples[:3])
+        file_bytes = bsnn.export(net, Path(folder) / "model.bsnn").bytes
+        c99 = export_c(read(bsnn.digits_model()), Path(folder) / "c", digits("test").samples[:3])
     result = {
         "command": "python benchmarks/sizes.py",
-        "versions": {"bso": bso.__version__, "torch": torch.__version__},
+        "versions": {"bsnn": bsnn.__version__, "torch": torch.__version__},
         "networks": networks,
         "vgg11_model_file_bytes": file_bytes,
         "digits_c99": {"ram_bytes": c99["ram_bytes"], "flash_bytes": c99["flash_bytes"]},

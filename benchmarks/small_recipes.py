@@ -28,10 +28,10 @@ from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bso.data.loader import Loader
-from bso.recipes import recipe
-from bso.train import train
-from bso.trainer import load_data
+from bsnn.data.loader import Loader
+from bsnn.train.loop import train
+from bsnn.train.recipes import recipe
+from bsnn.train.trainer import load_data
 
 RESULTS = Path(__file__).parent / "results" / "small_recipes.json"
 NOTE = (

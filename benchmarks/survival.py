@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from bso.run import RunDirectory
+from bsnn.train.run import RunDirectory
 
 RESULTS = Path(__file__).parent / "results" / "survival.json"
 FIELDS = ["--plan", "8,16,pool,16", "--train-samples", "600", "--epochs", "24"]
@@ -33,7 +33,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 def start(out: Path, processes: int, *options: str, restarts: int = 0) -> subprocess.Popen[bytes]:
     launch = [*TORCHRUN, "--max-restarts", str(restarts)] if processes > 1 else []
-    command = [sys.executable, *launch, "-m", "bso", "train", *RECIPE, "--out", str(out), *options]
+    command = [sys.executable, *launch, "-m", "bsnn", "train", *RECIPE, "--out", str(out), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
 

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bso.bits import BinaryParameter
-from bso.distributed import joined_world
-from bso.recipes import recipe
-from bso.trainer import Trainer, load_data
+from bsnn.nn.bits import BinaryParameter
+from bsnn.train.distributed import joined_world
+from bsnn.train.recipes import recipe
+from bsnn.train.trainer import Trainer, load_data
 
 RESULTS = Path(__file__).parent / "results" / "two_processes.json"
 BATCHES = 20

@@ -13,7 +13,7 @@ import pytest
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Keeps decoded samples out of the user's cache folder."""
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("BSO_CACHE", str(folder))
+    monkeypatch.setenv("BSNN_CACHE", str(folder))
     return folder
 
 

@@ -1,0 +1,57 @@
+from bsnn import data as data, models as models, optim as optim, train as train
+from bsnn.deploy.convert import export as export
+from bsnn.deploy.engine import Engine as Engine, digits_model as digits_model, load as load
+from bsnn.errors import UserError as UserError
+from bsnn.nn import surrogate as surrogate
+from bsnn.nn.bits import (
+    BinaryModule as BinaryModule,
+    BinaryParameter as BinaryParameter,
+    signs as signs,
+    split_parameters as split_parameters,
+)
+from bsnn.nn.network import (
+    Concat as Concat,
+    ImageNetwork as ImageNetwork,
+    Residual as Residual,
+    Sequential as Sequential,
+)
+from bsnn.nn.neuron import (
+    LIF as LIF,
+    LIFState as LIFState,
+    Stateful as Stateful,
+    lif_step as lif_step,
+    map_state as map_state,
+)
+from bsnn.nn.norm import (
+    BatchNorm1d as BatchNorm1d,
+    BatchNorm2d as BatchNorm2d,
+    estimating_statistics as estimating_statistics,
+)
+from bsnn.nn.size import model_size as model_size
+from bsnn.nn.synapse import (
+    BinaryConv2d as BinaryConv2d,
+    BinaryLinear as BinaryLinear,
+    TracedConv2d as TracedConv2d,
+    TracedLinear as TracedLinear,
+)
+from bsnn.nn.trace import (
+    BPTT as BPTT,
+    NDOT as NDOT,
+    OTTT as OTTT,
+    SLTT as SLTT,
+    Activity as Activity,
+    GradientRule as GradientRule,
+)
+from bsnn.online.bptt import bptt_update as bptt_update
+from bsnn.online.evaluate import (
+    counting_spikes as counting_spikes,
+    evaluate as evaluate,
+    over_time as over_time,
+    predict as predict,
+)
+from bsnn.online.ledger import assert_memory_constant as assert_memory_constant, predict_memory as predict_memory
+from bsnn.online.loss import step_loss as step_loss
+from bsnn.online.stream import Moment as Moment, stream_update as stream_update
+from bsnn.online.update import online_update as online_update
+
+__version__: str

@@ -1,0 +1,56 @@
+"""Files that are either whole or not there."""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from bsnn.errors import UserError
+
+PARTIAL = ".partial"
+
+
+def check_writable(path: Path, *, making_folders: bool = False) -> None:
+    """Refuses a file that could not be written, before the work whose result it shall hold.
+
+    Args:
+        path: The file.
+        making_folders: Whether folders that are missing will be made.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    folder = path.parent
+    try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; expected the name of a file. Choose another place.")
+        while making_folders and not folder.exists():
+            folder = folder.parent
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror or error}); choose another place.") from error
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replaces a file by new content, or leaves it as it was: written beside it, flushed to the disk and renamed.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    temporary = path.with_name(path.name + PARTIAL)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,151 @@
+"""Inference from the model file alone, with NumPy and nothing else: in C where the kernel was built, else in NumPy.
+
+Both give the same bits; docs/model-file.md defines them.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from bsnn.deploy.artifact import Artifact, BadModel, read
+from bsnn.deploy.engine.native import Native, libraries
+from bsnn.deploy.engine.plain import Plain
+from bsnn.errors import UserError
+
+__all__ = ["BadModel", "Engine", "State", "digits_model", "load"]
+
+Kernel = Literal["auto", "numpy", "baseline", "avx2", "avx512"]
+
+
+class State(NamedTuple):
+    """What a network carries from one time step to the next: a membrane `[B, H, W, C]` a layer of neurons."""
+
+    membranes: tuple[np.ndarray, ...]
+
+
+class Engine:
+    """A deployed network that runs without torch.
+
+    Inputs are bytes as read from a file (uint8, `[C, H, W]` or `[B, C, H, W]`), or real numbers that are normalized
+    as in training (float), or the network's own integers (int16). Events have the time first: `[T, B, C, H, W]`.
+
+    Args:
+        artifact: The network.
+        kernel: `"auto"` takes the fastest kernel that was built and that this processor can run; `"numpy"` the plain
+            path.
+        threads: How many; None for one a processor.
+
+    Example:
+        >>> engine = load(bsnn.digits_model())
+        >>> images = bsnn.data.digits("test")
+        >>> engine.predict(images.samples[:4]).tolist(), images.labels[:4].tolist()
+        ([3, 7, 3, 9], [3, 7, 3, 9])
+    """
+
+    def __init__(self, artifact: Artifact, kernel: Kernel = "auto", threads: int | None = None) -> None:
+        self.artifact = artifact
+        self.classes = artifact.classes
+        self.time_steps = artifact.time_steps
+        if kernel == "numpy" or (kernel == "auto" and not libraries()):
+            self._backend: Native | Plain = Plain(artifact)
+        else:
+            number = min(256, os.cpu_count() or 1) if threads is None else threads
+            self._backend = Native(artifact, number, None if kernel == "auto" else kernel)
+        self.run = self._backend.run
+        self.kernel: Kernel = "numpy" if isinstance(self._backend, Plain) else self._backend.library
+
+    def predict(self, inputs: np.ndarray) -> np.ndarray:
+        """The class of each input, `[B]`, a number into `classes`.
+
+        Args:
+            inputs: See the class.
+        """
+        return self.outputs(inputs).argmax(axis=1)
+
+    def outputs(self, inputs: np.ndarray, record: dict[str, np.ndarray] | None = None) -> np.ndarray:
+        """Outputs summed over time, `[B, classes]`, int64; times `output_scale` they are logits.
+
+        Args:
+            inputs: See the class.
+            record: Filled with the spikes of every layer of neurons by name, uint8, `[T, B, C, H, W]`.
+        """
+        frames = self.integers(inputs)
+        time_steps = self.time_steps if len(frames) == 1 else len(frames)
+        if record is None:
+            return self.run(frames, time_steps, None)
+        membranes = self.artifact.membranes(frames.shape[1])
+        spikes = [np.empty((time_steps, *m.shape), np.uint8) for m in membranes]
+        total = self.run(frames, time_steps, membranes, spikes)
+        names = [self.artifact.layers[i].name for i in self.artifact.lifs]
+        record.update({name: np.moveaxis(s, -1, 2) for name, s in zip(names, spikes, strict=True)})
+        return total
+
+    def step(self, x: np.ndarray, state: State | None = None) -> tuple[np.ndarray, State]:
+        """One time step of a stream: outputs `[B, classes]`, and the new state.
+
+        Args:
+            x: The input of this step, `[B, C, H, W]`.
+            state: What the step before returned; None at the beginning. It is left as it was.
+        """
+        frames = self.integers(x)
+        if len(frames) != 1:
+            raise UserError(f"step: received shape {x.shape}; expected one time step, [B, C, H, W].")
+        membranes = begin = self.artifact.membranes(frames.shape[1])
+        if state is not None:
+            membranes = [m.copy() for m in state.membranes]
+        if [(m.shape, m.dtype) for m in membranes] != [(m.shape, m.dtype) for m in begin]:
+            raise UserError(
+                f"step: received a state for other inputs than {frames.shape[1]} of shape {self.artifact.input.shape}; "
+                "begin anew with state=None."
+            )
+        return self.run(frames, 1, membranes), State(tuple(membranes))
+
+    def integers(self, inputs: np.ndarray) -> np.ndarray:
+        """The network's own integers `[S, B, H, W, C]` of inputs; S is 1 for still ones."""
+        spec, x = self.artifact.input, np.asarray(inputs)
+        if spec.shape[1:] == (1, 1) and x.shape[-1:] == spec.shape[:1] and x.shape[-3:] != spec.shape:
+            x = x[..., None, None]  # features without height and width
+        if x.shape[-3:] != spec.shape or not 3 <= x.ndim <= 5:
+            raise UserError(
+                f"input: received shape {x.shape}; expected [B, {', '.join(map(str, spec.shape))}], before which "
+                "events have their time steps."
+            )
+        if x.dtype == np.uint8 and spec.divisor == 1:
+            raise UserError(
+                "input: received bytes, and the model does not say how to normalize them; give floats that are "
+                "normalized as in training, or export it with its data set (data=...)."
+            )
+        if x.dtype == np.uint8:
+            x = spec.from_bytes(x)
+        elif np.issubdtype(x.dtype, np.floating):
+            if not np.isfinite(x).all():
+                raise UserError("input: received NaN or infinite numbers; expected normalized inputs.")
+            x = spec.from_reals(x)
+        elif x.dtype != np.int16:
+            raise UserError(f"input: received {x.dtype}; expected uint8 (raw bytes) or float32 (normalized).")
+        x = x.reshape((1,) * (5 - x.ndim) + x.shape)
+        if not x.size:
+            raise UserError(f"input: received shape {np.shape(inputs)}; expected at least one sample and time step.")
+        return np.ascontiguousarray(np.moveaxis(x, 2, -1))
+
+
+def load(path: str | os.PathLike[str], kernel: Kernel = "auto", threads: int | None = None) -> Engine:
+    """Loads a model file; torch is not needed.
+
+    Args:
+        path: A model file (`.bsnn`), or a run directory that holds one.
+        kernel: See `Engine`.
+        threads: See `Engine`.
+
+    Raises:
+        BadModel: If the file is damaged or no model file.
+    """
+    path = Path(path)
+    return Engine(read(path / "model.bsnn" if path.is_dir() else path), kernel, threads)
+
+
+def digits_model() -> Path:
+    """Where the trained model lies that ships with the package: handwritten digits, 8 × 8, 17 levels of gray."""
+    return Path(__file__).with_name("digits.bsnn")

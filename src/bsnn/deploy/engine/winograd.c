@@ -1,0 +1,262 @@
+/* The two backward convolutions of 3 by 3 taps and stride 1 by Winograd's algorithm; src/bsnn/kernels.py calls it.
+
+   Seen as polynomials, a tile of 6 pixels and a filter of 3 taps (or of 4 for 3 outputs, in a weight gradient) are
+   multiplied by their values at six points. Along both axes that is 36 products for 16 pixels where a plain convolution
+   has 144, and summed over channels it is 36 products of matrices, which BLAS computes. Here is what lies around them:
+   values at the points from pixels and from bits, and pixels and taps from values.
+
+   The points are 0, ±a, ±b and infinity with a = 5/8 and b = 3/2, whose squares are exact in few bits; the usual 1 and 2
+   lose more than twice as much to rounding. */
+
+#include "train.h"
+
+#include <string.h>
+
+enum { LANES = 16, POINTS = 6, ALL_POINTS = 36, TILE = 4, TAPS = 3 };
+
+#define A 0.625f
+#define B 1.5f
+#define AA (A * A)
+#define BB (B * B)
+
+/* 1 / Π(p − other points), for 0, ±a and ±b. */
+#define AT_0 (1 / (AA * BB))
+#define AT_A (1 / (2 * AA * (AA - BB)))
+#define AT_B (1 / (2 * BB * (BB - AA)))
+
+#define EACH for (n = 0; n < LANES; n++)
+
+typedef float lanes[LANES];
+
+/* Values of six pixels, `step` apart, as the product with a filter needs them; in place. */
+static inline void pixels_to_points(lanes *x, int step)
+{
+    int n;
+    EACH {
+        const float x0 = x[0][n], x1 = x[step][n], x2 = x[2 * step][n], x3 = x[3 * step][n], x4 = x[4 * step][n];
+        const float even_a = x4 - BB * x2, odd_a = A * (x3 - BB * x1);
+        const float even_b = x4 - AA * x2, odd_b = B * (x3 - AA * x1);
+        x[0][n] = AA * BB * x0 - (AA + BB) * x2 + x4;
+        x[step][n] = even_a + odd_a;
+        x[2 * step][n] = even_a - odd_a;
+        x[3 * step][n] = even_b + odd_b;
+        x[4 * step][n] = even_b - odd_b;
+        x[5 * step][n] = x[5 * step][n] - (AA + BB) * x3 + AA * BB * x1;
+    }
+}
+
+/* Values of a filter of four taps, or of three if the last is missing; `out` may be where the taps are. */
+static inline void taps_to_points(lanes *taps, int step, int number, lanes *out, int out_step)
+{
+    int n;
+    EACH {
+        const float t0 = taps[0][n], t1 = taps[step][n], t2 = taps[2 * step][n];
+        const float t3 = number == 4 ? taps[3 * step][n] : 0;
+        const float even_a = AT_A * (t0 + AA * t2), odd_a = AT_A * A * (t1 + AA * t3);
+        const float even_b = AT_B * (t0 + BB * t2), odd_b = AT_B * B * (t1 + BB * t3);
+        out[0][n] = AT_0 * t0;
+        out[out_step][n] = even_a + odd_a;
+        out[2 * out_step][n] = even_a - odd_a;
+        out[3 * out_step][n] = even_b + odd_b;
+        out[4 * out_step][n] = even_b - odd_b;
+        out[5 * out_step][n] = number == 4 ? t3 : t2;
+    }
+}
+
+/* The first `number` (3 or 4) results from products at six points; in place. */
+static inline void points_to_results(lanes *x, int step, int number)
+{
+    int n;
+    EACH {
+        const float plus_a = x[step][n] + x[2 * step][n], minus_a = x[step][n] - x[2 * step][n];
+        const float plus_b = x[3 * step][n] + x[4 * step][n], minus_b = x[3 * step][n] - x[4 * step][n];
+        const float end = x[5 * step][n];
+        x[0][n] = x[0][n] + plus_a + plus_b;
+        x[step][n] = A * minus_a + B * minus_b;
+        if (number == 4) {
+            x[2 * step][n] = AA * plus_a + BB * plus_b;
+            x[3 * step][n] = A * AA * minus_a + B * BB * minus_b + end;
+        } else {
+            x[2 * step][n] = AA * plus_a + BB * plus_b + end;
+        }
+    }
+}
+
+/* Copies a pixel's channels, as many as there are, or zeros. */
+static inline void load(lanes to, const float *from, int32_t number)
+{
+    if (number == LANES) {
+        memcpy(to, from, sizeof(lanes));
+    } else {
+        memset(to, 0, sizeof(lanes));
+        if (number)
+            memcpy(to, from, (size_t)number * sizeof *from);
+    }
+}
+
+static inline void store(float *to, const lanes from, int32_t number)
+{
+    memcpy(to, from, number == LANES ? sizeof(lanes) : (size_t)number * sizeof *from);
+}
+
+static int32_t channels_at(const bsnn_tiles *k, int32_t channel)
+{
+    return k->channels - channel < LANES ? k->channels - channel : LANES;
+}
+
+/* Values at all points of every tile, out[points][images · down · across][channels], for this thread's part of the tiles.
+   `side` is 6 for pixels and 4 for a filter; what lies outside of the image is zero. */
+static void from_images(const bsnn_tiles *k, const float *x, float *out, int32_t side, int32_t rank, int32_t threads)
+{
+    const int64_t tiles = (int64_t)k->images * k->down * k->across;
+    const size_t plane = (size_t)tiles * (size_t)k->channels;
+    int64_t tile;
+    for (tile = tiles * rank / threads; tile < tiles * (rank + 1) / threads; tile++) {
+        const int32_t top = (int32_t)(tile / k->across % k->down) * TILE - k->top;
+        const int32_t left = (int32_t)(tile % k->across) * TILE - k->left;
+        const float *const image = x + tile / k->across / k->down * k->height * k->width * k->step;
+        int32_t channel, i, j;
+        for (channel = 0; channel < k->channels; channel += LANES) {
+            const int32_t number = channels_at(k, channel);
+            float *const to = out + (size_t)tile * (size_t)k->channels + channel;
+            lanes values[ALL_POINTS];
+            for (i = 0; i < side; i++)
+                for (j = 0; j < side; j++) {
+                    const int32_t y = top + i, w = left + j;
+                    const int inside = y >= 0 && y < k->height && w >= 0 && w < k->width;
+                    load(values[i * POINTS + j], inside ? image + ((int64_t)y * k->width + w) * k->step + channel : image,
+                         inside ? number : 0);
+                }
+            if (side == POINTS) {
+                for (i = 0; i < POINTS; i++)
+                    pixels_to_points(values + i * POINTS, 1);
+                for (j = 0; j < POINTS; j++)
+                    pixels_to_points(values + j, POINTS);
+            } else {
+                for (i = 0; i < TILE; i++)
+                    taps_to_points(values + i * POINTS, 1, TILE, values + i * POINTS, 1);
+                for (j = 0; j < POINTS; j++)
+                    taps_to_points(values + j, POINTS, TILE, values + j, POINTS);
+            }
+            for (i = 0; i < ALL_POINTS; i++)
+                store(to + (size_t)i * plane, values[i], number);
+        }
+    }
+}
+
+void bsnn_pixels_to_points(const bsnn_tiles *k, const float *x, float *out, int32_t rank, int32_t threads)
+{
+    from_images(k, x, out, POINTS, rank, threads);
+}
+
+void bsnn_filters_to_points(const bsnn_tiles *k, const float *x, float *out, int32_t rank, int32_t threads)
+{
+    from_images(k, x, out, TILE, rank, threads);
+}
+
+/* Images from products at all points; the reverse of `bsnn_pixels_to_points`. */
+void bsnn_points_to_pixels(const bsnn_tiles *k, float *x, const float *products, int32_t rank, int32_t threads)
+{
+    const int64_t tiles = (int64_t)k->images * k->down * k->across;
+    const size_t plane = (size_t)tiles * (size_t)k->channels;
+    int64_t tile;
+    for (tile = tiles * rank / threads; tile < tiles * (rank + 1) / threads; tile++) {
+        const int32_t top = (int32_t)(tile / k->across % k->down) * TILE;
+        const int32_t left = (int32_t)(tile % k->across) * TILE;
+        float *const image = x + tile / k->across / k->down * k->height * k->width * k->step;
+        int32_t channel, i, j;
+        for (channel = 0; channel < k->channels; channel += LANES) {
+            const int32_t number = channels_at(k, channel);
+            const float *const from = products + (size_t)tile * (size_t)k->channels + channel;
+            lanes values[ALL_POINTS];
+            for (i = 0; i < ALL_POINTS; i++)
+                load(values[i], from + (size_t)i * plane, number);
+            for (j = 0; j < POINTS; j++)
+                points_to_results(values + j, POINTS, TILE);
+            for (i = 0; i < TILE; i++)
+                points_to_results(values + i * POINTS, 1, TILE);
+            for (i = 0; i < TILE && top + i < k->height; i++)
+                for (j = 0; j < TILE && left + j < k->width; j++)
+                    store(image + ((int64_t)(top + i) * k->width + left + j) * k->step + channel, values[i * POINTS + j],
+                          number);
+        }
+    }
+}
+
+/* Nine bits each of `number` filters from the first on. */
+static void load_codes(const uint8_t *bits, size_t first, int32_t number, int32_t *codes)
+{
+    int32_t group, n, k;
+    if (first % 8 || number < LANES) {
+        for (n = 0; n < number; n++) {
+            const size_t bit = (first + (size_t)n) * 9; /* nine bits always reach into a second byte */
+            codes[n] = (bits[bit / 8] | bits[bit / 8 + 1] << 8) >> bit % 8;
+        }
+        return;
+    }
+    for (group = 0; group < LANES; group += 8) { /* eight filters have nine bytes of their own */
+        const uint8_t *const bytes = bits + (first + (size_t)group) / 8 * 9;
+        uint64_t word = 0;
+        for (k = 0; k < 8; k++)
+            word |= (uint64_t)bytes[k] << 8 * k;
+        for (n = 0; n < 7; n++)
+            codes[group + n] = (int32_t)(word >> 9 * n & 511);
+        codes[group + 7] = bytes[7] >> 7 | bytes[8] << 1;
+    }
+}
+
+/* Values of all filters, turned by half a circle, at the six points of a row, out[6][outs][ins]; `shape` is outs, ins and
+   the row. */
+void bsnn_signs_to_points(const uint8_t *bits, const int32_t *shape, float *out, int32_t rank, int32_t threads)
+{
+    static const float WEIGHTS[POINTS][TAPS] = {
+        {AT_0, 0, 0},
+        {AT_A, AT_A * A, AT_A * AA},
+        {AT_A, -AT_A * A, AT_A * AA},
+        {AT_B, AT_B * B, AT_B * BB},
+        {AT_B, -AT_B * B, AT_B * BB},
+        {0, 0, 1},
+    };
+    const float *const by = WEIGHTS[shape[2]];
+    const int32_t outs = shape[0], ins = shape[1];
+    const size_t plane = (size_t)outs * (size_t)ins;
+    int32_t o, c, i, n;
+    for (o = (int32_t)((int64_t)outs * rank / threads); o < (int32_t)((int64_t)outs * (rank + 1) / threads); o++)
+        for (c = 0; c < ins; c += LANES) {
+            const size_t first = (size_t)o * (size_t)ins + (size_t)c;
+            const int32_t number = ins - c < LANES ? ins - c : LANES;
+            int32_t codes[LANES] = {0};
+            lanes taps[TAPS], values[POINTS];
+            load_codes(bits, first, number, codes);
+            for (i = 0; i < TAPS; i++)
+                EACH taps[i][n] = by[0] * (float)((codes[n] >> (8 - i) & 1) * 2 - 1) +
+                                  by[1] * (float)((codes[n] >> (5 - i) & 1) * 2 - 1) +
+                                  by[2] * (float)((codes[n] >> (2 - i) & 1) * 2 - 1);
+            taps_to_points(taps, 1, TAPS, values, 1);
+            for (i = 0; i < POINTS; i++)
+                store(out + (size_t)i * plane + first, values[i], number);
+        }
+}
+
+/* Weight gradients out[outs][ins][3][3] from products[points][outs][ins]; `shape` is outs and ins. */
+void bsnn_points_to_taps(const float *products, const int32_t *shape, float *out, int32_t rank, int32_t threads)
+{
+    const int64_t number = (int64_t)shape[0] * shape[1], blocks = (number + LANES - 1) / LANES;
+    int64_t block;
+    for (block = blocks * rank / threads; block < blocks * (rank + 1) / threads; block++) {
+        const int64_t first = block * LANES;
+        const int32_t here = (int32_t)(number - first < LANES ? number - first : LANES);
+        lanes values[ALL_POINTS];
+        int32_t i, j, n;
+        for (i = 0; i < ALL_POINTS; i++)
+            load(values[i], products + (size_t)i * (size_t)number + first, here);
+        for (j = 0; j < POINTS; j++)
+            points_to_results(values + j, POINTS, TAPS);
+        for (i = 0; i < TAPS; i++)
+            points_to_results(values + i * POINTS, 1, TAPS);
+        for (n = 0; n < here; n++)
+            for (i = 0; i < TAPS; i++)
+                for (j = 0; j < TAPS; j++)
+                    out[(first + n) * 9 + i * TAPS + j] = values[i * POINTS + j][n];
+    }
+}

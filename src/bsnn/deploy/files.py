@@ -1,0 +1,140 @@
+"""What a deployed network makes of files: pictures, sounds, event recordings and arrays."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bsnn.deploy.artifact import InputSpec
+from bsnn.deploy.engine import Engine
+from bsnn.errors import UserError
+from bsnn.extras import need
+
+_BATCH = 64
+
+
+def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
+    """Reads one file as an input of a network: raw bytes, or normalized real numbers.
+
+    Args:
+        path: A picture, sound or event recording, by what the network takes; or an array, `.npy`.
+        spec: What the network takes.
+        time_steps: T, for events.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file.")
+    if path.suffix.lower() == ".npy":
+        return _array(path)
+    channels, height, width = spec.shape
+    if spec.kind == "image":
+        if channels not in (1, 3):
+            raise UserError(f"{path}: the network takes {channels} channels, which no picture has; give a .npy array.")
+        images = need("bsnn.data.images")
+        picture = images.decode_image(path, size=(height, width), channels=channels, **spec.decode)
+        # A data set with other levels of gray than 256, such as the digits.
+        return picture if spec.divisor == 255 else np.rint(picture * (spec.divisor / 255)).astype(np.uint8)
+    if spec.kind == "sound":
+        return spec.normalize(need("bsnn.data.audio").decode_sound(path))
+    sensor = spec.decode.get("sensor")
+    decode = partial(need("bsnn.data.events").decode_events, **{**spec.decode, "sensor": sensor and tuple(sensor)})
+    return decode(path, time_steps=time_steps, size=(height, width))
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path}: not a whole array ({error}); expected a .npy file of numbers.") from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
+        raise UserError(f"{path}: holds {getattr(array, 'dtype', 'an archive')}; expected one array of numbers.")
+    if array.dtype.kind in "ui":
+        if array.size and (array.min() < 0 or array.max() > 255):
+            raise UserError(f"{path}: whole numbers from {array.min()} to {array.max()}; expected bytes, 0 to 255.")
+        array = array.astype(np.uint8)
+    return array
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+def predict_files(engine: Engine, paths: list[Path]) -> list[dict[str, Any]]:
+    """The class of each file, and of each sample of an array `[B, C, H, W]`.
+
+    Args:
+        engine: The network.
+        paths: Files, or folders whose files are taken in the order of their names.
+    """
+    found = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
+    if not found:
+        raise UserError(f"{paths[0] if paths else 'input'}: holds no files; expected at least one input.")
+    predictions = []
+    for path in found:
+        x = read_input(path, engine.artifact.input, engine.time_steps)
+        if engine.artifact.input.kind == "event" and x.ndim == 4:
+            x = x[:, None]
+        try:
+            outputs, frames = engine.outputs(x), len(engine.integers(x))
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+        time_steps = engine.time_steps if frames == 1 else frames
+        for number, row in enumerate(outputs):
+            logits = row * engine.artifact.output_scale / time_steps
+            shares = np.exp(logits - logits.max())
+            best = int(row.argmax())
+            several = f"[{number}]" if len(outputs) > 1 else ""
+            predictions.append(
+                {
+                    "input": f"{path}{several}",
+                    "label": engine.classes[best],
+                    "class": best,
+                    "share": float(shares[best] / shares.sum()),
+                }
+            )
+    return predictions
+
+
+def held_out_set(engine: Engine, root: str | None) -> Any:
+    """The test set of the data that a network was trained on, by the network's name.
+
+    Args:
+        engine: The network.
+        root: Folder of the data; None for what `bsnn.data` has downloaded.
+    """
+    spec, name = engine.artifact.input, engine.artifact.name
+    square = spec.shape[1] if spec.shape[1] == spec.shape[2] else 0
+    data = need("bsnn.data.finder").named(name, "test", root, size=square, time_steps=engine.time_steps)
+    if tuple(data.classes) != engine.classes or data.shape[-3:] != spec.shape:
+        raise UserError(
+            f"data: {len(data.classes)} classes of shape {data.shape[-3:]}; the model has {len(engine.classes)} of "
+            f"shape {spec.shape}. Give the data that it was trained on."
+        )
+    return data
+
+
+def _samples(engine: Engine, data: Any, start: int, stop: int) -> np.ndarray:
+    """Samples as the engine takes them."""
+    raw = np.stack([data.read(i) for i in range(start, min(stop, len(data)))])
+    x = raw if raw.dtype == np.uint8 else engine.artifact.input.normalize(raw)
+    return np.swapaxes(x, 0, 1) if engine.artifact.input.kind == "event" else x
+
+
+def held_out_samples(engine: Engine, root: str | None, count: int) -> np.ndarray:
+    """The first samples of the test set; of events the first frame, `[B, C, H, W]`."""
+    x = _samples(engine, held_out_set(engine, root), 0, count)
+    return x[0] if x.ndim == 5 else x
+
+
+def evaluate_model(engine: Engine, root: str | None) -> dict[str, Any]:
+    """Test accuracy of a deployed network.
+
+    Args:
+        engine: The network.
+        root: Folder of the data; None for what `bsnn.data` has downloaded, by the network's name.
+    """
+    data, correct = held_out_set(engine, root), 0
+    for start in range(0, len(data), _BATCH):
+        found = engine.predict(_samples(engine, data, start, start + _BATCH))
+        correct += int((found == data.labels[start : start + _BATCH]).sum())
+    return {"test_accuracy": correct / len(data), "samples": len(data), "kernel": engine.kernel}

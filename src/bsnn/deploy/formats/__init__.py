@@ -1,0 +1,1 @@
+"""What a model file can be exported as; so far C99."""

@@ -1,0 +1,100 @@
+"""VGG networks: conv → BatchNorm → LIF, average pooling (paper, Section 5.1).
+
+The first convolution and the classifier are real-valued, every convolution between them is binary.
+"""
+
+import copy
+from collections.abc import Sequence
+
+from torch import nn
+
+from bsnn.errors import UserError
+from bsnn.nn.network import ImageNetwork
+from bsnn.nn.neuron import LIF
+from bsnn.nn.norm import BatchNorm2d
+from bsnn.nn.synapse import TracedConv2d, Weights
+
+POOL = "pool"
+VGG11 = (64, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512)
+
+
+def scaled(channels: int, width: float) -> int:
+    """Channels of a layer in a network of another width."""
+    if not width > 0:
+        raise UserError(f"width: received {width}; expected a positive factor, 1.0 for the paper's network.")
+    return max(1, round(channels * width))
+
+
+def vgg(
+    plan: Sequence[int | str],
+    *,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    width: float = 1.0,
+    weights: Weights = "binary",
+    neuron: LIF | None = None,
+) -> ImageNetwork:
+    """A chain of 3×3 convolutions with the channels of `plan`, then global pooling and a classifier.
+
+    Args:
+        plan: Channels of each convolution, and `"pool"` for 2×2 average pooling.
+        num_classes: Number of logits.
+        in_channels: Channels of an image.
+        width: Factor on every number of channels.
+        weights: `"binary"`, or for comparison `"latent"` or `"real"`, for all convolutions but the first.
+        neuron: The neuron to copy into every layer; `LIF()` by default.
+
+    Example:
+        >>> net = vgg((8, "pool", 16), in_channels=1)
+        >>> logits, state = net(torch.zeros(2, 1, 8, 8), None)
+        >>> logits.shape
+        torch.Size([2, 10])
+    """
+    if not plan or plan[0] == POOL or any(not isinstance(c, int) and c != POOL for c in plan):
+        raise UserError(f"plan: received {plan}; expected channel numbers and {POOL!r}, a number first.")
+    neuron = neuron or LIF()
+    layers: dict[str, nn.Module] = {}
+    entering, index = in_channels, 0
+    for item in plan:
+        if not isinstance(item, int):
+            layers[f"pool{index}"] = nn.AvgPool2d(2)
+            continue
+        index += 1
+        leaving = scaled(item, width)
+        layers[f"conv{index}"] = (
+            nn.Conv2d(entering, leaving, 3, padding=1, bias=False)
+            if index == 1
+            else TracedConv2d(entering, leaving, 3, padding=1, weights=weights)
+        )
+        layers[f"norm{index}"] = BatchNorm2d(leaving)
+        layers[f"lif{index}"] = copy.deepcopy(neuron)
+        entering = leaving
+    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["classifier"] = nn.Linear(entering, num_classes)
+    return ImageNetwork(layers, in_channels, minimum_size=2 ** sum(item == POOL for item in plan))
+
+
+def vgg11(
+    num_classes: int = 10,
+    in_channels: int = 3,
+    width: float = 1.0,
+    *,
+    weights: Weights = "binary",
+    neuron: LIF | None = None,
+) -> ImageNetwork:
+    """The paper's VGG-11: 64C3-128C3-AP2-256C3-256C3-AP2-512C3-512C3-AP2-512C3-512C3-GAP-FC.
+
+    Args:
+        num_classes: Number of logits.
+        in_channels: Channels of an image.
+        width: Factor on every number of channels.
+        weights: `"binary"`, or for comparison `"latent"` or `"real"`.
+        neuron: The neuron to copy into every layer; `LIF()` by default.
+
+    Example:
+        >>> net = vgg11(num_classes=10)
+        >>> round(bsnn.model_size(net).stored_bytes / 1e6, 2), round(bsnn.model_size(net).real_bytes / 1e6, 2)
+        (1.2, 36.91)
+    """
+    return vgg(VGG11, num_classes=num_classes, in_channels=in_channels, width=width, weights=weights, neuron=neuron)

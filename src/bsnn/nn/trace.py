@@ -1,0 +1,163 @@
+"""The presynaptic trace that replaces backpropagation through time (paper, Section 3.2, Eq. 6 and 7).
+
+    â[t] = μ[t] â[t−1] + s[t]        ∇_W L[t] = ζ[t] â[t]ᵀ
+
+A gradient rule says what μ is: λ (OTTT), the ratio of membranes (NDOT), 0 (SLTT). BPTT is the rule to compare
+with: no trace, and the state keeps its graph.
+
+Legend: â trace, s spikes, μ trace factor, λ leak, u membrane, V_th threshold, ζ gradient of the membrane.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bsnn.errors import UserError
+
+
+class Activity(NamedTuple):
+    """What a spiking layer sends on: its spikes now and, where the gradient rule has one, their trace."""
+
+    spikes: Tensor
+    trace: Tensor | None
+
+    def map(self, linear: Callable[..., Tensor], *args: object, **kwargs: object) -> "Activity":
+        """Applies a linear operation that is the same at every time step, such as pooling, to both parts.
+
+        Example:
+            >>> activity = Activity(torch.ones(1, 1, 2, 2), torch.full((1, 1, 2, 2), 1.5))
+            >>> activity.map(torch.nn.functional.avg_pool2d, 2).trace
+            tensor([[[[1.5000]]]])
+        """
+        trace = None if self.trace is None else linear(self.trace, *args, **kwargs)
+        return Activity(linear(self.spikes, *args, **kwargs), trace)
+
+    @staticmethod
+    def join(combine: Callable[[list[Tensor]], Tensor], activities: Sequence["Activity"]) -> "Activity":
+        """Combines several activities by a linear operation, such as concatenation.
+
+        Example:
+            >>> one = Activity(torch.ones(1, 2), None)
+            >>> Activity.join(lambda parts: torch.cat(parts, dim=1), [one, one]).spikes.shape
+            torch.Size([1, 4])
+        """
+        traces = [a.trace for a in activities if a.trace is not None]
+        if traces and len(traces) < len(activities):
+            raise UserError(
+                "Activity.join: some activities have a trace and others have none; expected one gradient "
+                "rule throughout. Give all neurons of the network the same one."
+            )
+        return Activity(combine([a.spikes for a in activities]), combine(traces) if traces else None)
+
+
+class GradientRule:
+    """How gradients relate to time. Subclass it for an own trace.
+
+    Attributes:
+        has_trace: Whether a trace is kept beside the membrane.
+        needs_membrane: Whether the trace depends on the membrane.
+        keeps_graph: Whether the state stays connected to the past (only BPTT).
+    """
+
+    has_trace = True
+    needs_membrane = True
+    keeps_graph = False
+
+    def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
+        """The new trace â[t] of a neuron.
+
+        Args:
+            past: â[t−1].
+            spikes: s[t].
+            membrane: u[t] − V_th s[t], the membrane after its reset.
+            previous: u[t−1] − V_th s[t−1].
+            leak: λ.
+        """
+        raise NotImplementedError
+
+
+class OTTT(GradientRule):
+    """μ = λ: online training through time; the default, as in Algorithm 1.
+
+    Example:
+        >>> zero = torch.zeros(1)
+        >>> OTTT().trace(torch.tensor([1.0]), torch.tensor([1.0]), zero, zero, leak=0.5)
+        tensor([1.5000])
+    """
+
+    needs_membrane = False
+
+    def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
+        """â[t] = λ â[t−1] + s[t]."""
+        return torch.add(spikes, past, alpha=leak)
+
+
+class NDOT(GradientRule):
+    """μ[t] = (u[t] − V_th s[t]) / (u[t−1] − V_th s[t−1]), and λ where the denominator is 0.
+
+    The ratio is unbounded: a membrane that passes near zero makes it explode. By default it is clamped to
+    [−λ, λ], as the authors' code does; `saturation` says how often that happened. A model copies its neuron into
+    every layer, rule included: read it there, as `net.lif2.gradient.saturation`.
+
+    Args:
+        clamp: Whether to clamp the ratio to [−λ, λ].
+
+    Example:
+        >>> rule = NDOT()
+        >>> rule.ratio(torch.tensor([0.1, 0.9, 0.3]), torch.tensor([0.4, 0.2, 0.0]), leak=0.5)
+        tensor([0.2500, 0.5000, 0.5000])
+        >>> rule.saturation  # the second ratio, 4.5, of the two that have a denominator
+        0.5
+    """
+
+    def __init__(self, clamp: bool = True) -> None:
+        self.clamp = clamp
+        self._saturated: Tensor | int = 0
+        self._ratios: Tensor | int = 0
+
+    @property
+    def saturation(self) -> float:
+        """Share of the ratios so far whose magnitude was over λ."""
+        return float(self._saturated) / max(float(self._ratios), 1.0)
+
+    def ratio(self, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
+        """μ[t], safe where the previous membrane is zero."""
+        defined = previous != 0
+        ratio = torch.where(defined, membrane / torch.where(defined, previous, 1.0), leak)
+        self._saturated = self._saturated + (ratio.abs() > leak).sum()
+        self._ratios = self._ratios + defined.sum()
+        return ratio.clamp(-leak, leak) if self.clamp else ratio
+
+    def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
+        """â[t] = μ[t] â[t−1] + s[t]."""
+        return self.ratio(membrane, previous, leak).mul_(past).add_(spikes)
+
+
+class SLTT(GradientRule):
+    """μ = 0: only the present spikes; no trace is kept."""
+
+    has_trace = False
+
+
+class BPTT(GradientRule):
+    """Backpropagation through time, to compare with: the state keeps its graph, memory grows with T."""
+
+    has_trace = False
+    keeps_graph = True
+
+
+RuleName = Literal["ottt", "ndot", "sltt", "bptt"]
+_RULES: dict[str, type[GradientRule]] = {"ottt": OTTT, "ndot": NDOT, "sltt": SLTT, "bptt": BPTT}
+
+
+def gradient_rule(rule: RuleName | GradientRule) -> GradientRule:
+    """A gradient rule by its name; a rule passes through."""
+    if isinstance(rule, GradientRule):
+        return rule
+    if rule not in _RULES:
+        raise UserError(
+            f"gradient: received {rule!r}; expected one of {', '.join(_RULES)}, or an object of a GradientRule."
+        )
+    return _RULES[rule]()

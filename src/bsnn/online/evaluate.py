@@ -1,0 +1,131 @@
+"""Predicting and measuring: summed logits, accuracy, firing rates."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bsnn.errors import UserError
+from bsnn.nn.fused import recycling_state
+from bsnn.nn.neuron import LIF, SpikeCount, evaluating
+from bsnn.nn.norm import estimating_statistics
+
+
+def over_time(inputs: Tensor, time_steps: int | None) -> Iterable[Tensor]:
+    """The frames of a sequence: a still input `time_steps` times, or with None the first axis of `inputs`.
+
+    Example:
+        >>> len(list(over_time(torch.zeros(2, 3), time_steps=4))), len(list(over_time(torch.zeros(5, 2), None)))
+        (4, 5)
+    """
+    if time_steps is None:
+        return inputs
+    if time_steps < 1:
+        raise UserError(f"time_steps: received {time_steps}; expected at least 1.")
+    return itertools.repeat(inputs, time_steps)
+
+
+@torch.no_grad()
+def predict(net: nn.Module, inputs: Tensor, time_steps: int | None) -> Tensor:
+    """Logits summed over time, in whatever mode the network is.
+
+    Args:
+        net: Called as `logits, state = net(frame, state)`.
+        inputs: A still batch, or with `time_steps=None` frames `[T, B, ...]`.
+        time_steps: How often to show a still batch.
+
+    Example:
+        >>> net = bsnn.models.vgg((8, 8), in_channels=1).eval()
+        >>> predict(net, torch.zeros(2, 1, 8, 8), time_steps=4).argmax(dim=1).shape
+        torch.Size([2])
+    """
+    total, state = None, None
+    for frame in over_time(inputs, time_steps):
+        with recycling_state():
+            logits, state = net(frame, state)
+        total = logits if total is None else total + logits
+    if total is None:
+        raise UserError(f"predict: received frames of shape {tuple(inputs.shape)}; expected at least one.")
+    return total
+
+
+class FiringRates:
+    """Shares of neurons that fired, by the name of their layer in the network."""
+
+    def __init__(self, counts: dict[str, SpikeCount]) -> None:
+        self._counts = counts
+
+    def by_layer(self) -> dict[str, float]:
+        """Share of neurons that fired, by layer; layers that have not run are left out."""
+        rates = {name: count.rate for name, count in self._counts.items()}
+        return {name: rate for name, rate in rates.items() if rate is not None}
+
+
+@contextmanager
+def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
+    """Counts spikes by layer of every forward pass within it, in training or evaluation.
+
+    Example:
+        >>> net = bsnn.models.vgg((8, 8), in_channels=1).eval()
+        >>> with counting_spikes(net) as rates:
+        ...     _ = predict(net, torch.zeros(2, 1, 8, 8), time_steps=4)
+        >>> rates.by_layer()["lif1"]
+        0.0
+    """
+    layers = {name: module for name, module in net.named_modules() if isinstance(module, LIF)}
+    counts = {name: SpikeCount() for name in layers}
+    handles = [module.register_forward_hook(counts[name]) for name, module in layers.items()]
+    try:
+        yield FiringRates(counts)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Evaluation(NamedTuple):
+    """Accuracy on a number of samples, and firing rates by layer."""
+
+    accuracy: float
+    samples: int
+    firing_rates: dict[str, float]
+
+
+@torch.no_grad()
+def evaluate(
+    net: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    time_steps: int | None,
+    *,
+    statistics: Iterable[Tensor] | None = None,
+) -> Evaluation:
+    """Accuracy of the predictions by summed logits, in evaluation mode; the mode is restored.
+
+    Args:
+        net: Called as `logits, state = net(frame, state)`.
+        batches: Inputs and labels.
+        time_steps: How often to show a still batch; None for inputs `[T, B, ...]`.
+        statistics: Training inputs from which to estimate BatchNorm's statistics anew first. Needed while
+            weights still flip; see `bsnn.estimating_statistics`.
+
+    Example:
+        >>> net = bsnn.models.vgg((8, 8), in_channels=1)
+        >>> x, y = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> evaluate(net, [(x, y)], time_steps=4, statistics=[x]).samples
+        4
+    """
+    if statistics is not None:
+        with estimating_statistics(net):
+            for inputs in statistics:
+                predict(net, inputs, time_steps)
+    correct = samples = 0
+    with evaluating(net), counting_spikes(net) as rates:
+        for inputs, labels in batches:
+            guesses = predict(net, inputs, time_steps).argmax(dim=1)
+            correct += int((guesses == labels).sum())
+            samples += len(labels)
+    if not samples:
+        raise UserError("evaluate: received no samples; expected at least one batch of inputs and labels.")
+    return Evaluation(correct / samples, samples, rates.by_layer())

@@ -1,0 +1,76 @@
+"""Learning from a stream without end, in memory that stays the same."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from bsnn.nn.fused import recycling_state
+from bsnn.nn.neuron import Stateful, map_state
+from bsnn.online.update import Outcome, check_online
+from bsnn.optim import TBSO
+from bsnn.optim.drive import update_all
+
+
+class Moment(NamedTuple):
+    """One time step of a stream."""
+
+    frame: Tensor
+    """Input, `[B, ...]`."""
+    labels: Tensor | None = None
+    """What the output should be now; None where nobody knows."""
+    cut: bool = False
+    """Whether something new begins here, so that the state starts at zeros."""
+
+
+def stream_update(
+    net: Stateful,
+    stream: Iterable[Moment],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    optimizers: Sequence[Optimizer],
+    *,
+    state: Any = None,
+) -> Iterator[Outcome]:
+    """Trains on a stream without end, one time step at a time, in memory that stays the same.
+
+    Every labeled step is an update. The state is carried through steps without labels, and cut where the stream says.
+    The time index of T-BSO counts from the last cut, modulo its `time_steps`, which is the period here.
+
+    Args:
+        net: Called as `logits, state = net(frame, state)`.
+        stream: Any iterable of `Moment`.
+        loss: Loss of one time step from its logits and labels.
+        optimizers: Flip optimizers and ordinary ones.
+        state: State to go on from; zeros by default.
+
+    Yields:
+        Logits, loss (NaN without labels) and state of each time step. The next step writes over that state: copy it
+        to keep it.
+
+    Example:
+        >>> net = bsnn.models.vgg((8, 8), in_channels=1)
+        >>> binary, real = bsnn.split_parameters(net)
+        >>> optimizers = [bsnn.optim.TBSO(binary, time_steps=4), torch.optim.SGD(real, lr=0.1)]
+        >>> camera = (Moment(torch.randn(1, 1, 8, 8), torch.tensor([k % 10]) if k % 3 == 0 else None) for k in range(9))
+        >>> steps = stream_update(net, camera, torch.nn.functional.cross_entropy, optimizers)
+        >>> [bool(step.loss.isfinite()) for step in steps].count(True)
+        3
+    """
+    check_online(net, "stream_update")
+    periods = [optimizer.time_steps for optimizer in optimizers if isinstance(optimizer, TBSO)]
+    period, since_cut = min(periods, default=1), 0
+    state = map_state(Tensor.clone, state)
+    for frame, labels, cut in stream:
+        if cut:
+            state, since_cut = None, 0
+        with recycling_state(), torch.set_grad_enabled(labels is not None):
+            logits, state = net(frame, state)
+        value = torch.full((), torch.nan)
+        if labels is not None:
+            value = loss(logits, labels)
+            value.backward()
+            update_all(optimizers, since_cut % period)
+        since_cut += 1
+        yield Outcome(logits.detach(), value.detach(), state)

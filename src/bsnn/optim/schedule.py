@@ -1,0 +1,104 @@
+"""Schedules of γ, 1 − β1 and the learning rate (paper, Section 4.4)."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+
+from bsnn.errors import UserError
+
+Factor = Callable[[int], float]
+
+
+def constant() -> Factor:
+    """The same value throughout."""
+    return lambda k: 1.0
+
+
+def step_decay(every: int, factor: float = 0.1) -> Factor:
+    """Times `factor` after every `every` counts, as in the authors' code.
+
+    Example:
+        >>> [round(step_decay(every=2)(k), 3) for k in range(5)]
+        [1.0, 1.0, 0.1, 0.1, 0.01]
+    """
+    return lambda k: factor ** (k // every)
+
+
+def cosine(total: int) -> Factor:
+    """From 1 to 0 over `total` counts along half a cosine.
+
+    Example:
+        >>> [round(cosine(total=4)(k), 3) for k in range(5)]
+        [1.0, 0.854, 0.5, 0.146, 0.0]
+    """
+    return lambda k: 0.5 * (1 + math.cos(math.pi * min(k / total, 1.0)))
+
+
+def inverse_sqrt() -> Factor:
+    """1/√k with k from 1, as in the paper's theory (Section 4.4).
+
+    Example:
+        >>> inverse_sqrt()(3)
+        0.5
+    """
+    return lambda k: 1 / math.sqrt(k + 1)
+
+
+class Schedule:
+    """Anneals settings of an optimizer, such as γ and 1 − β1 of a flip optimizer or the learning rate of SGD.
+
+    Call `step` after each update or epoch, as you count. Annealing 1 − β1 is what makes training converge: the
+    steady flip rate grows with its root.
+
+    Args:
+        optimizer: Any optimizer.
+        factors: For names of settings, the factor on their initial value as a function of the count.
+
+    Example:
+        >>> flip = bsnn.optim.BSO([bsnn.BinaryLinear(8, 4).weight], beta=0.999)
+        >>> schedule = Schedule(flip, one_minus_beta1=cosine(total=2), gamma=inverse_sqrt())
+        >>> schedule.step()
+        >>> round(flip.param_groups[0]["one_minus_beta1"], 6)
+        0.0005
+    """
+
+    def __init__(self, optimizer: Optimizer, **factors: Factor) -> None:
+        for name in factors:
+            if any(name not in group for group in optimizer.param_groups):
+                raise UserError(
+                    f"Schedule: received {name!r}; expected a setting of {type(optimizer).__name__}, such as "
+                    f"{', '.join(n for n in optimizer.param_groups[0] if n != 'params')}."
+                )
+        self.optimizer = optimizer
+        self._factors = factors
+        self._initial = [{name: group[name] for name in factors} for group in optimizer.param_groups]
+        self.count = 0
+        self._apply()
+
+    def step(self) -> None:
+        """Counts one on and sets the optimizer's values."""
+        self.count += 1
+        self._apply()
+
+    def _apply(self) -> None:
+        for group, initial in zip(self.optimizer.param_groups, self._initial, strict=True):
+            for name, factor in self._factors.items():
+                group[name] = initial[name] * factor(self.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count and the values that it began with."""
+        return {"count": self.count, "initial": [dict(initial) for initial in self._initial]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resumes at the saved count."""
+        expected = [sorted(initial) for initial in self._initial]
+        received = [sorted(initial) for initial in state_dict["initial"]]
+        if received != expected:
+            raise UserError(
+                f"load_state_dict: received a schedule of {received} by parameter group; expected {expected}."
+            )
+        self.count = state_dict["count"]
+        self._initial = [dict(initial) for initial in state_dict["initial"]]
+        self._apply()

@@ -1,0 +1,69 @@
+"""Sigma-BSO, a rule of our own: a flip threshold in standard deviations of the momentum's noise.
+
+    n ← β1² n + (1 − β1)² mean(G²[t])                                    one number per layer
+
+Legend: n noise, G gradient.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bsnn.nn.bits import BinaryParameter
+from bsnn.optim.base import FlipRule, mean_square
+from bsnn.optim.bso import BSO
+from bsnn.optim.rules import tbso_flips
+
+
+class SigmaBSO(BSO):
+    """BSO with a threshold in standard deviations of the momentum's noise: flips where W·M > γ sqrt(n).
+
+    n is the variance that M would have if its gradients were independent and of mean zero: it follows the momentum
+    exactly, from its first update on and through any schedule. γ then means the same whatever the rate of the momentum,
+    the loss and the layer, and training settles without annealing, as a stream needs it that has no known end.
+
+    Args:
+        params: Binary parameters, or groups of them.
+        gamma: γ, in standard deviations.
+        beta: Decay of the momentum.
+        initial_momentum: δ: the momentum begins at −δ·W; see `BSO`.
+        momentum_bits: 32, or 8 for a quarter of the memory; see `bsnn.optim.momentum`.
+
+    Example:
+        >>> layer = bsnn.BinaryLinear(8, 4)
+        >>> flip = SigmaBSO([layer.weight], gamma=0.5)
+        >>> layer(torch.ones(2, 8)).sum().backward()  # every weight wants to go down, by one standard deviation
+        >>> flip.step()
+        >>> bsnn.signs(layer.weight).unique()
+        tensor([-1.])
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        gamma: float = 2.0,
+        beta: float = 0.99,
+        *,
+        initial_momentum: float = 0.0,
+        momentum_bits: int = 32,
+    ) -> None:
+        super().__init__(params, gamma, beta, initial_momentum=initial_momentum, momentum_bits=momentum_bits)
+
+    def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        noise = torch.zeros((), dtype=torch.float64, device=parameter.device)
+        return {**super()._initial_state(parameter), "noise": noise}
+
+    def set_momentum(self, parameter: BinaryParameter, momentum: Tensor) -> None:
+        """Sets M of a parameter. How much of it is noise is not known: all of it, so that few weights flip at once."""
+        super().set_momentum(parameter, momentum)
+        self.state[parameter]["noise"] = mean_square(momentum)
+
+    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        state, rate = self.state[parameter], group["one_minus_beta1"]
+        kept = 1.0 if parameter in self._accumulated else (1 - rate) ** 2
+        state["noise"] = kept * state["noise"].to(parameter.device) + rate**2 * mean_square
+
+    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        return partial(tbso_flips, second_moment=self.state[parameter]["noise"], gamma=group["gamma"], eps=0.0)

@@ -1,0 +1,141 @@
+"""T-BSO (paper, Section 4.3, Eq. 13 and 14): a flip threshold for each time step.
+
+    v[t] ← β2 v[t] + (1 − β2) mean(G²[t])                                Eq. 13, one number per layer and time step
+
+Legend: v second moment, G gradient.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bsnn.errors import UserError
+from bsnn.nn.bits import BinaryParameter
+from bsnn.optim.base import FlipOptimizer, FlipRule, check_betas
+from bsnn.optim.rules import tbso_flips
+
+
+class TBSO(FlipOptimizer):
+    """Temporal-aware BSO: flips where W·M > γ sqrt(v[t] + ε), a threshold of its own for each time step.
+
+    Accumulated over a sequence, each v[t] is updated from its G[t] and the one flip at the end uses their mean.
+
+    Args:
+        params: Binary parameters, or groups of them.
+        gamma: γ, in units of the gradient's root mean square.
+        betas: Decays of momentum and second moments.
+        eps: ε, inside the root.
+        time_steps: T; `step` takes t = 0 … T−1.
+        bias_correction: Divide v, which begins at 0, by the share of it that is filled. γ is then in units of the
+            gradient's root mean square from the first update on; at the paper's β2 it is not for 100,000 of them.
+        initial_momentum: δ: the momentum begins at −δ·W; see `BSO`.
+        momentum_bits: 32, or 8 for a quarter of the memory; see `bsnn.optim.momentum`.
+
+    Example:
+        >>> layer = bsnn.BinaryLinear(8, 4)
+        >>> flip = TBSO([layer.weight], time_steps=2)
+        >>> for t in range(2):
+        ...     layer(torch.ones(2, 8)).sum().backward()
+        ...     flip.step(t=t)
+        ...     flip.zero_grad()
+        >>> bsnn.signs(layer.weight).unique()
+        tensor([-1.])
+    """
+
+    _bias_correction = False
+
+    def __init__(
+        self,
+        params: Any,
+        gamma: float = 5e-7,
+        betas: tuple[float, float] = (0.999, 0.99999),
+        eps: float = 1e-20,
+        *,
+        time_steps: int,
+        bias_correction: bool = False,
+        initial_momentum: float = 0.0,
+        momentum_bits: int = 32,
+    ) -> None:
+        check_betas(*betas)
+        if not isinstance(time_steps, int) or isinstance(time_steps, bool) or time_steps < 1:
+            raise UserError(f"TBSO: received time_steps={time_steps!r}; expected a whole number T ≥ 1.")
+        self._bias_correction = bias_correction
+        super().__init__(
+            params,
+            dict(
+                gamma=gamma,
+                one_minus_beta1=1 - betas[0],
+                one_minus_beta2=1 - betas[1],
+                eps=eps,
+                time_steps=time_steps,
+                initial_momentum=initial_momentum,
+            ),
+            momentum_bits=momentum_bits,
+        )
+
+    @property
+    def time_steps(self) -> int:
+        """T, the number of thresholds of each parameter."""
+        return self.defaults["time_steps"]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters with settings of their own; all groups share one `time_steps`."""
+        if param_group.get("time_steps", self.time_steps) != self.time_steps:
+            raise UserError(
+                f"TBSO: received a group with time_steps={param_group['time_steps']}; expected {self.time_steps}, as "
+                "for the whole optimizer."
+            )
+        super().add_param_group(param_group)
+
+    def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        moments = torch.zeros(self.time_steps, dtype=torch.float64, device=parameter.device)
+        state = {**super()._initial_state(parameter), "second_moment": moments}
+        return {**state, "filled": torch.zeros_like(moments)} if self._bias_correction else state
+
+    def _moments(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        state = self.state[parameter]
+        names = [name for name in ("second_moment", "filled") if name in state]
+        state.update((name, state[name].to(parameter.device)) for name in names)
+        return {name: state[name] for name in names}
+
+    def second_moment(self, parameter: BinaryParameter) -> Tensor:
+        """What the thresholds take for v, of each time step."""
+        moments = self._moments(parameter)
+        return moments["second_moment"] / moments["filled"] if "filled" in moments else moments["second_moment"]
+
+    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        assert t is not None
+        moments, rate = self._moments(parameter), group["one_minus_beta2"]
+        moments["second_moment"][t].lerp_(mean_square, rate)
+        if "filled" in moments:
+            moments["filled"][t] += rate * (1 - moments["filled"][t])
+
+    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        moments = self.second_moment(parameter)
+        moment = moments[sorted(self._accumulated_times)].mean() if t is None else moments[t]
+        return partial(tbso_flips, second_moment=moment, gamma=group["gamma"], eps=group["eps"])
+
+    def _checked_time(self, t: int | None) -> int:
+        whole = hasattr(t, "__index__") and not isinstance(t, bool)
+        if t is None or not whole or not 0 <= t < self.time_steps:
+            raise UserError(
+                f"TBSO: received t={t}; expected the time step of the gradients, 0 to {self.time_steps - 1}, "
+                "as in flip.step(t=t). Its thresholds differ by time step (time_steps sets how many)."
+            )
+        return int(t)
+
+    def _check_saved(
+        self,
+        saved_group: dict[str, Any],
+        saved: dict[str, Any],
+        group: dict[str, Any],
+        parameter: BinaryParameter,
+    ) -> None:
+        super()._check_saved(saved_group, saved, group, parameter)
+        if saved_group["time_steps"] != self.time_steps:
+            raise UserError(
+                f"load_state_dict: the state was saved with time_steps={saved_group['time_steps']}; this "
+                f"optimizer has time_steps={self.time_steps}. Build it with the saved number, or start afresh."
+            )

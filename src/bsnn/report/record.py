@@ -1,0 +1,153 @@
+"""From run directories to the page: reads their files, and evaluates the last checkpoint for its confusions."""
+
+import dataclasses
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bsnn.errors import UserError
+from bsnn.report.page import Confusion, RunRecord, page
+from bsnn.train.checkpoint import write_atomically
+from bsnn.train.loop import loaded_run
+from bsnn.train.recipes import RECIPES, Config, recipe, written
+
+# A matrix of more classes cannot be read.
+_MOST_CLASSES = 100
+# As many runs as have a color of their own.
+_MOST_NAMED = 8
+
+# What lines of metrics hold, and what only those of some runs do.
+_NUMBERS = ("epoch", "test_accuracy", "train_accuracy", "train_loss", "learning_rate", "seconds", "peak_bytes")
+_NUMBERS_OF_SOME = ("training_bytes", "flip_ratio", "gamma", "one_minus_beta1")
+_BY_LAYER, _BY_LAYER_OF_SOME = ("firing_rates",), ("flip_ratios",)
+
+
+def write_report(runs: Sequence[Path], out: Path, data: str | None = None) -> dict[str, Any]:
+    """Writes the page of some runs.
+
+    Args:
+        runs: Run directories.
+        out: The HTML file.
+        data: Folder of the data; None takes the one that each run was trained from.
+    """
+    records = [read_run(run, data) for run in runs]
+    if len({record.name for record in records}) < len(records):
+        common = os.path.commonpath([run.resolve().parent for run in runs])
+        names = [run.resolve().relative_to(common).as_posix() for run in runs]
+        records = [record._replace(name=name) for record, name in zip(records, names, strict=True)]
+    write_atomically(out, page(records).encode())
+    notes = [f"{record.name}: {note}" for record in records for note in record.notes]
+    return {"path": str(out), "bytes": os.path.getsize(out), "runs": [str(run) for run in runs], "notes": notes}
+
+
+def read_run(path: Path, data: str | None = None) -> RunRecord:
+    """What the files of a run tell.
+
+    Raises:
+        UserError: If it is not a run directory, or has not finished an epoch.
+    """
+    _check_run_folder(path)
+    try:
+        saved = json.loads((path / "config.json").read_text())
+        history = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        config = Config(**{**saved["config"], "plan": tuple(saved["config"]["plan"])})
+        made_by, trained_from = saved["versions"] | {"commit": saved["git_commit"]}, saved["data"]
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path} is not a run: {error.filename} is missing; expected a folder of `bsnn train`."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({error!r}); expected a run of this version of bsnn.") from error
+    if not history:
+        raise UserError(
+            f"{path} has not finished an epoch; expected at least one to report on. Go on with it (`bsnn train ... "
+            f"--out {path} --resume`), or leave it out."
+        )
+    for number, line in enumerate(history):
+        _check_line(f"{path / 'metrics.jsonl'}, line {number + 1}", line)
+    confusion, notes = None, []
+    try:
+        with loaded_run(path, data) as trainer:
+            if len(trainer.classes) <= _MOST_CLASSES:
+                confusion = Confusion(tuple(trainer.classes), trainer.confusion())
+            else:
+                notes.append(
+                    f"no confusion matrix of {len(trainer.classes)} classes; at most {_MOST_CLASSES} are drawn"
+                )
+    except UserError as error:
+        notes.append(f"no confusion matrix: {error}")
+    return RunRecord(
+        name=path.name,
+        config=dataclasses.asdict(config),
+        history=history,
+        made_by=made_by,
+        commands=[train_command(config, trained_from, path), f"bsnn evaluate {shlex.quote(str(path))}"],
+        confusion=confusion,
+        notes=notes,
+    )
+
+
+def _check_run_folder(path: Path) -> None:
+    """Says what to report on instead of a file, or of a folder that holds runs."""
+    if path.is_file():
+        run = path.parent if (path.parent / "config.json").exists() else None
+        advice = f" Report on its run with: {shlex.join(['bsnn', 'report', str(run)])}" if run else ""
+        raise UserError(f"{path}: received a file; expected the folder of a run.{advice}")
+    if not path.exists():
+        raise UserError(f"{path}: there is no such folder; expected one of `bsnn train`.")
+    if (path / "config.json").exists():
+        return
+    found = [file.parent for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/metrics.jsonl")]
+    runs = [str(run) for run in sorted(found) if (run / "metrics.jsonl").stat().st_size]
+    if runs:
+        command = shlex.join(["bsnn", "report", *runs[:_MOST_NAMED], "--out", str(path / "report.html")])
+        which = "those in it" if len(runs) <= _MOST_NAMED else f"some of its {len(runs)}"
+        raise UserError(f"{path}: received a folder of runs; expected runs. Report on {which} with: {command}")
+
+
+def _check_line(place: str, line: Any) -> None:
+    """Refuses a line of metrics that lacks what the page shows."""
+    if not isinstance(line, dict):
+        raise UserError(f"{place}: received {line!r}; expected an epoch, as `bsnn train` writes it.")
+    wrong = [key for key in (*_NUMBERS, *_BY_LAYER, "warnings") if key not in line]
+    wrong += [key for key in (*_NUMBERS, *_NUMBERS_OF_SOME) if key in line and not _is_number(line[key])]
+    for key in (*_BY_LAYER, *_BY_LAYER_OF_SOME):
+        if key in line and not (isinstance(line[key], dict) and all(map(_is_number, line[key].values()))):
+            wrong.append(key)
+    if not isinstance(line.get("warnings", []), list):
+        wrong.append("warnings")
+    if wrong:
+        raise UserError(
+            f"{place}: received an epoch without a proper {', '.join(wrong)}; expected what `bsnn train` writes. "
+            "Restore the file, or leave this run out."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def train_command(config: Config, data: str | None, out: Path) -> str:
+    """The command that trains a config: the nearest recipe, and the fields that differ from it.
+
+    Example:
+        >>> config = dataclasses.replace(recipe("digits"), time_steps=6, plan=(8, "pool", 8), seed=1)
+        >>> train_command(config, None, Path("runs/six"))
+        'bsnn train digits --out runs/six --time-steps 6 --plan 8,pool,8 --seed 1'
+    """
+    name = min(RECIPES, key=lambda name: len(_differences(config, recipe(name))))
+    place = ["--data", data] if data else []
+    fields = [word for item in _differences(config, recipe(name)).items() for word in item]
+    return shlex.join(["bsnn", "train", name, *place, "--out", str(out), *fields])
+
+
+def _differences(config: Config, base: Config) -> dict[str, str]:
+    names = [field.name for field in dataclasses.fields(Config)]
+    changed = [name for name in names if getattr(config, name) != getattr(base, name)]
+    values = {name: getattr(config, name) for name in changed}
+    return {
+        f"--{name.replace('_', '-')}": written(value) if value not in ("", ()) else "" for name, value in values.items()
+    }

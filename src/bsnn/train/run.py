@@ -1,0 +1,118 @@
+"""The files of one run: config.json, metrics.jsonl (a line an epoch), checkpoints/ and tensorboard/."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bsnn
+from bsnn.errors import UserError
+from bsnn.train.checkpoint import Checkpoints, write_atomically, writing
+from bsnn.train.recipes import Config, data_of_run
+
+
+class RunDirectory:
+    """The files of one run.
+
+    Args:
+        path: Where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoints")
+
+    @contextmanager
+    def owned(self, patience: float = 10.0) -> Iterator[None]:
+        """Makes the directory, and keeps other processes from training in it at the same time.
+
+        Args:
+            patience: Seconds to wait for another process to end: readers of a killed run live on for a few.
+        """
+        with writing(self.path):
+            if self.path.is_file():
+                raise UserError(f"--out: {self.path} is a file; expected a folder, or a name that is free.")
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.path, os.O_RDONLY)
+        try:
+            self._lock(folder, time.monotonic() + patience)
+            yield
+        finally:
+            os.close(folder)
+
+    def _lock(self, folder: int, deadline: float) -> None:
+        while True:
+            try:
+                return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"{self.path}: another process is training in it; expected to be alone. Wait for it or stop it."
+                    ) from error
+                time.sleep(0.2)
+            except OSError:
+                return None  # a file system without locks
+
+    def start(self, config: Config, data: str | None) -> None:
+        """Writes config.json."""
+        content = {
+            "config": dataclasses.asdict(config),
+            "data": data,
+            "versions": {"bsnn": bsnn.__version__, "python": platform.python_version(), "torch": torch.__version__},
+            "git_commit": git_commit(),
+        }
+        write_atomically(self.path / "config.json", (json.dumps(content, indent=1) + "\n").encode())
+
+    def data(self) -> str | None:
+        """The folder of data that the run was started with, if config.json can tell."""
+        return data_of_run(self.path)
+
+    def write_history(self, history: list[dict[str, Any]]) -> None:
+        """Writes metrics.jsonl."""
+        text = "".join(json.dumps(line) + "\n" for line in history)
+        write_atomically(self.path / "metrics.jsonl", text.encode())
+
+
+def saved_config(state: dict[str, Any]) -> Config:
+    """The config that a checkpoint was trained with."""
+    saved = state["config"]
+    unknown = sorted(saved.keys() - {field.name for field in dataclasses.fields(Config)})
+    try:
+        if unknown:
+            raise ValueError(f"unknown fields: {', '.join(unknown)}")
+        return Config(**{**saved, "plan": tuple(saved["plan"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the run is of another version of bsnn than this one, {bsnn.__version__} ({error}); go on with the one "
+            "that its config.json names."
+        ) from error
+
+
+def default_out(name: str, *, resume: bool = False) -> Path:
+    """Where a run goes when no place is given: runs/NAME, or the first free runs/NAME-2, -3, ...
+
+    To resume it is the last of those that are there.
+    """
+    number, last = 1, Path("runs") / name
+    while (path := Path("runs") / (name if number == 1 else f"{name}-{number}")) and (path / "config.json").exists():
+        number, last = number + 1, path
+    return last if resume else path
+
+
+def git_commit() -> str | None:
+    """The commit of the installed source, if it is a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,98 @@
+"""Sweeps: a run for every point of a grid over fields of a recipe (paper, Tables 3 and 4), and a table of results.
+
+A point that is finished is not trained again, one that was interrupted goes on: call it again with the same folder.
+"""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bsnn.errors import UserError
+from bsnn.train.checkpoint import write_atomically
+from bsnn.train.distributed import joined_world
+from bsnn.train.loop import train
+from bsnn.train.recipes import Config, written
+from bsnn.train.trainer import Diverged
+
+Grid = Mapping[str, Sequence[Any]]
+
+
+def sweep(config: Config, grid: Grid, out: Path, **options: Any) -> dict[str, Any]:
+    """Trains every point of a grid, each in a run directory of its own below `out`.
+
+    The results so far are in sweep.json and sweep.md after each point. A point that diverges has its error there, and
+    the others go on.
+
+    Args:
+        config: The recipe.
+        grid: Values of each field to vary.
+        out: The folder of the sweep.
+        options: As for `bsnn.train.train`.
+
+    Returns:
+        The folder and its points: the varied fields, the run, and its accuracies.
+    """
+    fields = {field.name for field in dataclasses.fields(Config)}
+    for name in grid:
+        if name not in fields:
+            raise UserError(
+                f"--sweep: received {name!r}; expected a field of the recipe, as `bsnn train --help` lists."
+            )
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    # All at once, so that a wrong value is known before hours of training.
+    configs = [dataclasses.replace(config, **point) for point in combinations]
+    result: dict[str, Any] = {"sweep": str(out), "fields": list(grid), "points": []}
+    with joined_world() as world:
+        for point, point_config in zip(combinations, configs, strict=True):
+            run = out / point_name(point)
+            try:
+                done = train(point_config, run, **{**options, "resume": True})
+                keys = ("test_accuracy", "best_test_accuracy", "train_seconds")
+                row = {**point, "run": str(run), **{key: done[key] for key in keys}}
+            except Diverged as error:
+                row = {**point, "run": str(run), "test_accuracy": None, "error": str(error)}
+            result["points"].append(row)
+            if world.is_first:
+                write_atomically(out / "sweep.json", (json.dumps(result, indent=1) + "\n").encode())
+                write_atomically(out / "sweep.md", (table(result) + "\n").encode())
+    return result
+
+
+def point_name(point: Mapping[str, Any]) -> str:
+    """The folder of a point.
+
+    Example:
+        >>> point_name({"gamma": 5e-7, "plan": (32, "pool", 64)})
+        'gamma=5e-07,plan=32-pool-64'
+    """
+    return ",".join(f"{name}={_word(value)}" for name, value in point.items()).replace("/", "_")
+
+
+def _word(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The results of a sweep as a table for people.
+
+    Example:
+        >>> point = {"gamma": 5e-7, "test_accuracy": 0.5, "best_test_accuracy": 0.75, "train_seconds": 60.0}
+        >>> print(table({"fields": ["gamma"], "points": [point]}))
+        | gamma | test accuracy | best test accuracy | minutes |
+        | ----- | ------------- | ------------------ | ------- |
+        | 5e-07 | 0.5000        | 0.7500             | 1.0     |
+    """
+    rows = [[*result["fields"], "test accuracy", "best test accuracy", "minutes"]]
+    for point in result["points"]:
+        measured = ["diverged", "", ""]
+        if point["test_accuracy"] is not None:
+            accuracies = [f"{point[key]:.4f}" for key in ("test_accuracy", "best_test_accuracy")]
+            measured = [*accuracies, f"{point['train_seconds'] / 60:.1f}"]
+        rows.append([*(written(point[name]) for name in result["fields"]), *measured])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    rows.insert(1, ["-" * width for width in widths])
+    cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

@@ -1,6 +1,0 @@
-"""What a run was, on one page: curves, flips, firing rates, memory, confusions, and the commands that made it."""
-
-from bso.report.page import Confusion, RunRecord, page
-from bso.report.record import read_run, write_report
-
-__all__ = ["Confusion", "RunRecord", "page", "read_run", "write_report"]

@@ -1,0 +1,276 @@
+import dataclasses
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import bsnn
+from bsnn.cli import commands as cli, demo
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python_blocks(page: str) -> list[str]:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert blocks
+    return blocks
+
+
+def test_the_examples_of_the_readme_run() -> None:
+    for block in python_blocks("README.md"):
+        exec(compile(block, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", ["docs/deploy.md", "docs/memory.md"])
+def test_the_examples_of_a_page_run(page: str) -> None:
+    for block in python_blocks(page):
+        exec(compile(block, page, "exec"), {})
+
+
+def test_the_example_of_an_own_data_set_learns() -> None:
+    (block,) = python_blocks("docs/data.md")
+    names: dict = {}
+    exec(compile(block, "data.md", "exec"), names)
+    assert names["result"].accuracy > 0.9
+
+
+def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
+    monkeypatch.setattr(demo, "CONFIG", dataclasses.replace(demo.CONFIG, epochs=3))
+    assert cli.main(["demo", "--seed", "1", "--out", str(tmp_path), "--json"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("\n") == 1
+    result = json.loads(output)
+    assert result["test_accuracy"] > 0.95
+    assert result["train_seconds"] > 0
+    assert result["model_bytes"] * 20 < result["real_model_bytes"]
+    assert result["training_bytes"] * 2 < result["latent_bptt_training_bytes"]
+    assert result["model_bytes"] == (tmp_path / "model.bsnn").stat().st_size
+    assert result["exported_outputs_wrong"] == 0
+    assert abs(result["exported_accuracy"] - result["test_accuracy"]) <= 0.006
+    text = demo.describe_demo(result)
+    assert "test accuracy" in text
+    assert "firing rates" in text
+    assert "confusion matrix" in (tmp_path / "report.html").read_text()
+
+
+def test_demo_is_reproducible_from_its_seed(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(demo, "CONFIG", dataclasses.replace(demo.CONFIG, epochs=1))
+    first, second, other = (demo.run_demo(seed, tmp_path) for seed in (3, 3, 4))
+    for result in (first, second, other):
+        del result["train_seconds"], result["seed"]
+    assert first == second != other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["dmeo"], "invalid choice: 'dmeo'"),
+        (["demo", "--seed", "x"], "received 'x'; expected a whole number"),
+        (["demo", "--seed", "-1"], "received '-1'; expected a whole number"),
+        (["demo", "--sed", "1"], "unrecognized arguments"),
+    ],
+)
+def test_mistakes_exit_with_2_and_one_line(arguments: list[str], message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    captured = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_errors_of_a_command_become_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def fail(error: BaseException):
+        def run(seed: int, out: Path) -> None:
+            raise error
+
+        return run
+
+    for error, status in (
+        (bsnn.UserError("what to do"), 2),
+        (FileNotFoundError(2, "gone"), 2),
+        (KeyboardInterrupt(), 130),
+    ):
+        monkeypatch.setattr(demo, "run_demo", fail(error))
+        assert cli.main(["demo"]) == status
+        assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setattr(demo, "run_demo", fail(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError):
+        cli.main(["demo"])
+
+
+def test_a_missing_extra_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; import bsnn.cli; sys.exit(bsnn.cli.main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "bsnn: the package torch is missing; install it with: pip install 'bsnn[train]'\n"
+
+
+def test_importing_bso_does_not_import_torch() -> None:
+    code = "import bsnn, bsnn.cli, sys; assert 'torch' not in sys.modules; bsnn.LIF; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_resolves_and_unknown_ones_do_not() -> None:
+    for name in bsnn.__all__:
+        assert getattr(bsnn, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = bsnn.nothing
+
+
+def test_python_m_bso_is_bso() -> None:
+    done = subprocess.run([sys.executable, "-m", "bsnn", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"bsnn {bsnn.__version__}\n"
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("deploy") / "run"
+    options = ["--epochs", "1", "--train-samples", "256", "--plan", "8,pool,16", "--out", str(run)]
+    assert cli.main(["train", "digits", *options]) == 0
+    return run
+
+
+def test_a_run_holds_its_model_and_exports_the_same_bytes(finished_run: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "again.bsnn"
+    assert cli.main(["export", str(finished_run), "--out", str(out), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["path"] == str(out)
+    assert result["bytes"] == out.stat().st_size
+    assert out.read_bytes() == (finished_run / "model.bsnn").read_bytes()
+    assert result["samples"] == 256
+    assert cli.main(["export", str(finished_run), "--out", str(out)]) == 0
+    assert "got another class" in capsys.readouterr().out
+
+
+def test_run_and_model_are_evaluated_alike(finished_run: Path, capsys) -> None:
+    accuracies = []
+    for path in (finished_run, finished_run / "model.bsnn"):
+        assert cli.main(["evaluate", str(path), "--json"]) == 0
+        accuracies.append(json.loads(capsys.readouterr().out)["test_accuracy"])
+    assert abs(accuracies[0] - accuracies[1]) < 0.01
+
+
+def test_a_model_file_finds_the_data_of_its_run(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("BSNN_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for split, label in itertools.product(("train", "test"), ("bright", "dark")):
+        (tmp_path / "data" / split / label).mkdir(parents=True)
+        for number in range(4):
+            pixels = rng.integers(0, 100, (8, 8, 3)) + (150 if label == "bright" else 0)
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "data" / split / label / f"{number}.png")
+    run, options = tmp_path / "run", ["--epochs", "1", "--plan", "8,8", "--image-size", "8", "--batch-size", "4"]
+    assert cli.main(["train", "folder", "--data", str(tmp_path / "data"), *options, "--out", str(run)]) == 0
+    capsys.readouterr()
+    for path in (run, run / "model.bsnn"):
+        assert cli.main(["evaluate", str(path), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["samples"] == 8
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["export", "RUN", "--out", "OUT/model.bsnn"],
+        ["export", "digits", "--format", "c", "--out", "FILE/c"],
+        ["report", "RUN", "--out", "OUT/report.html"],
+        ["data", "RUN", "--plot", "OUT/sheet.png"],
+        ["reproduce", "regret", "--results", "FILE/results"],
+        ["reproduce", "document", "--out", "OUT/page.md"],
+        ["demo", "--out", "FILE"],
+        ["export", "RUN", "--out", "RUN"],
+    ],
+)
+def test_a_place_where_one_cannot_write_is_refused_before_the_work(
+    command, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(cli, "need", lambda name: pytest.fail(f"{name} was called"))
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "FILE").touch()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command) == 2
+    assert "hoose another place" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["FILE", "RUN"]
+
+
+def test_the_share_of_a_class_is_of_the_frames_that_were_given(tmp_path: Path, capsys) -> None:
+    frames = np.repeat(bsnn.data.digits("test").samples[None, :1], 8, axis=0)
+    np.save(tmp_path / "frames.npy", frames)
+    assert cli.main(["predict", "digits", str(tmp_path / "frames.npy"), "--json"]) == 0
+    engine = bsnn.load(bsnn.digits_model())
+    logits = engine.outputs(frames)[0] * engine.artifact.output_scale / 8
+    share = json.loads(capsys.readouterr().out)["predictions"][0]["share"]
+    assert share == pytest.approx(np.exp(logits.max()) / np.exp(logits).sum())
+
+
+def test_predict_reads_pictures_arrays_and_folders(tmp_path: Path, capsys) -> None:
+    data = bsnn.data.digits("test")
+    for number in range(3):
+        Image.fromarray((data.samples[number, 0] * 255.0 / 16).round().astype(np.uint8)).save(
+            tmp_path / f"{number}.png"
+        )
+    array = tmp_path / "array.npy"
+    np.save(array, data.samples[:3])
+    assert cli.main(["predict", "digits", str(tmp_path), "--json"]) == 0
+    predictions = json.loads(capsys.readouterr().out)["predictions"]
+    assert [p["input"] for p in predictions[-3:]] == [f"{array}[{n}]" for n in range(3)]
+    labels = [str(label) for label in data.labels[:3]]
+    assert [p["label"] for p in predictions] == labels * 2
+    assert cli.main(["predict", "digits", str(tmp_path / "0.png")]) == 0
+    assert f"0.png  {labels[0]}  " in capsys.readouterr().out
+
+
+def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -> None:
+    assert cli.main(["inspect", str(finished_run), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["model_bytes"] == (finished_run / "model.bsnn").stat().st_size
+    layers = {layer["name"]: layer for layer in result["layers"]}
+    assert layers["conv2"]["weights"] == 9 * 8 * 16
+    # Two bytes a row of 16 outputs, 72 rows; eight bytes a channel.
+    assert layers["conv2"]["bytes"] == 2 * 72 + 8 * 16
+    rate = layers["lif1"]["firing_rate"]
+    assert layers["conv2"]["additions"] == round(9 * 8 * 16 * 16 * 4 * 4 * rate)
+    assert result["energy_joules"] < result["real_energy_joules"]
+    assert cli.main(["inspect", "digits"]) == 0
+    assert "ISSCC 2014" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict", "digits", "nowhere.png"], "nowhere.png: there is no such file"),
+        (["predict", "nowhere.bsnn", "x.png"], "nowhere.bsnn cannot be read"),
+        (["predict", __file__, __file__], "no model file"),
+        (["predict", "digits", __file__], "not a whole picture"),
+        (["inspect", "src"], "bsnn export src"),
+        (["export", "src"], "no checkpoint"),
+        (["export", __file__], "expected a run directory"),
+        (["evaluate", "nowhere"], "there is no such run or file"),
+    ],
+)
+def test_a_wrong_model_or_input_is_one_line(arguments: list[str], message: str, capsys) -> None:
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not captured.out
+
+
+def test_predict_refuses_arrays_that_it_cannot_mean(tmp_path: Path, capsys) -> None:
+    for content, message in (
+        (np.full((1, 1, 8, 8), 300), "expected bytes"),
+        (np.array(["a"]), "array of numbers"),
+        (np.zeros((1, 9, 9), np.uint8), "expected [B, 1, 8, 8]"),
+    ):
+        np.save(tmp_path / "x.npy", content)
+        assert cli.main(["predict", "digits", str(tmp_path / "x.npy")]) == 2
+        assert message in capsys.readouterr().err
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY")
+    assert cli.main(["predict", "digits", str(tmp_path / "x.npy")]) == 2

@@ -1,0 +1,389 @@
+"""The C kernel computes what the NumPy path computes, to the bit, on every op, size and level of instructions."""
+
+import ctypes
+import functools
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bsnn.deploy.artifact import (
+    Add,
+    Artifact,
+    AveragePool,
+    Concat,
+    InputSpec,
+    Layer,
+    Lif,
+    MaxPool,
+    Scale,
+    Synapse,
+    Value,
+    encode,
+)
+from bsnn.deploy.engine import native, plain
+from bsnn.deploy.engine.native import Native, libraries
+from bsnn.deploy.engine.plain import Plain
+from bsnn.errors import UserError
+
+LIBRARIES = [
+    pytest.param(name, marks=pytest.mark.skipif(name not in libraries(), reason=f"no kernel {name} here"))
+    for name in native.LIBRARIES
+]
+
+
+class Builder:
+    """A random network, layer by layer; each method returns the number of the value that it makes."""
+
+    def __init__(self, seed: int, shape: tuple[int, int, int]) -> None:
+        self.random = np.random.default_rng(seed)
+        self.layers: list[Layer] = []
+        self.values = [Value("input", shape, -32768, 32767)]
+        self.input = InputSpec("image", shape, 8, 1.0, (0.0,) * shape[0], (1.0,) * shape[0], (1,), (0,), 0, {})
+
+    def _push(self, layer: Layer) -> int:
+        self.layers.append(layer)
+        self.values.append(layer.output([self.values[i] for i in layer.inputs]))
+        return len(self.layers)
+
+    def _name(self) -> str:
+        return f"layer{len(self.layers)}"
+
+    def synapse(
+        self, taken, out, kernel=3, stride=1, padding=1, dilation=1, groups=1, weights="bits", input_shift=0, shift=2,
+        multiplier=2**13,
+    ):  # fmt: skip
+        """Currents that make some neurons fire, and not all."""
+        pairs = [v if isinstance(v, tuple) else (v, v) for v in (kernel, stride, padding, dilation)]
+        value = self.values[taken]
+        rows, outs = pairs[0][0] * pairs[0][1] * value.shape[0], out // groups
+        if weights == "bits":
+            bits = self.random.integers(0, 2, (rows, outs), dtype=np.uint8)
+            weight = np.packbits(bits, axis=1, bitorder="little")
+        else:
+            weight = self.random.integers(-300, 301, (rows, outs)).astype(np.int16)
+        scale = (self.random.integers(multiplier // 2, multiplier, out) * self.random.choice((-1, 1), out)).astype(
+            np.int32
+        )
+        offset = self.random.integers(-(2**11), 2**12, out).astype(np.int32)
+        layer = Synapse(
+            self._name(), (taken,), out, *pairs, groups, weights, input_shift, shift, weight, scale, offset
+        )  # fmt: skip
+        return self._push(layer)
+
+    def lif(self, taken, leak=32768, threshold=2**13):
+        return self._push(Lif(self._name(), (taken,), leak, threshold))
+
+    def average_pool(self, taken, kernel=2, stride=2, padding=0, ceil=False, count_padding=True):
+        pairs = (kernel, kernel), (stride, stride), (padding, padding)
+        return self._push(AveragePool(self._name(), (taken,), *pairs, ceil, count_padding))
+
+    def max_pool(self, taken, kernel=2, stride=2, padding=0, ceil=False):
+        return self._push(MaxPool(self._name(), (taken,), (kernel,) * 2, (stride,) * 2, (padding,) * 2, ceil))
+
+    def add(self, first, second):
+        return self._push(Add(self._name(), (first, second)))
+
+    def concat(self, *taken):
+        return self._push(Concat(self._name(), taken))
+
+    def scale(self, taken, shift=4, multiplier=40):
+        channels = self.values[taken].shape[0]
+        numbers = self.random.integers(-multiplier, multiplier + 1, (2, channels)).astype(np.int32)
+        return self._push(Scale(self._name(), (taken,), shift, numbers[0], numbers[1] * 100))
+
+    def head(self, taken, classes=3, weights="int16"):
+        """The classifier: all of a value at once."""
+        _, height, width = self.values[taken].shape
+        fixed = self.values[taken].kind == "fixed"
+        self.synapse(
+            taken, classes, (height, width), padding=0, weights=weights, input_shift=8 if fixed else 0, multiplier=2**10
+        )  # fmt: skip
+        return Artifact(
+            "random", tuple(map(str, range(classes))), 3, 12, self.input, tuple(self.layers), 1.0
+        )  # fmt: skip
+
+
+def chain(seed, channels, **options):
+    """Input → real synapse → neurons → one synapse with `options` → neurons → classifier."""
+    entering, leaving = channels
+    net = Builder(seed, (2, 7, 6))
+    first = net.lif(net.synapse(0, entering, weights="int16", shift=14, multiplier=2**9))
+    return net.head(net.lif(net.synapse(first, leaving, **options)))
+
+
+def pooled(seed):
+    """Counts of several planes, pooled by sum and by maximum, with padding and odd sizes."""
+    net = Builder(seed, (3, 11, 9))
+    spikes = net.lif(net.synapse(0, 70, weights="int16", shift=14, multiplier=2**9), leak=50000)
+    sums = net.average_pool(spikes, 3, 2, 1, ceil=True)
+    largest = net.max_pool(net.average_pool(sums, 2, 1), 2, 2, 1)
+    more = net.lif(net.synapse(largest, 33), leak=0)
+    return net.head(net.average_pool(more, 2, 2, ceil=True))
+
+
+def residual(seed):
+    """The stream of a residual network: fixed values that are added, pooled and scaled; two users of one value."""
+    net = Builder(seed, (3, 8, 8))
+    stream = net.synapse(0, 40, weights="int16", shift=14, multiplier=2**9)
+    spikes = net.lif(stream, leak=65536)
+    body = net.synapse(net.lif(net.synapse(spikes, 40, stride=2)), 40)
+    shortcut = net.average_pool(net.scale(stream), 3, 2, 1, count_padding=False)
+    joined = net.add(body, net.max_pool(net.add(shortcut, net.synapse(spikes, 40, 1, 2, 0, weights="int16")), 3, 1, 1))
+    both = net.add(net.lif(joined), net.max_pool(spikes))
+    third = net.synapse(net.scale(both, multiplier=2**30, shift=20), 24, 3, input_shift=9)
+    return net.head(net.concat(joined, third), weights="bits")
+
+
+def joined(seed):
+    """Spikes and counts side by side, across the borders of words."""
+    net = Builder(seed, (1, 6, 6))
+    first = net.lif(net.synapse(0, 65, weights="int16", shift=14, multiplier=2**9))
+    second = net.lif(net.synapse(first, 24))
+    both = net.add(first, first)
+    together = net.concat(second, both, first, second)
+    return net.head(net.average_pool(net.lif(net.synapse(net.max_pool(together), 130)), 3, 3), weights="bits")
+
+
+def spiking_output(seed):
+    """Neurons as the last layer, bits over the input itself, and products beyond 32 bits."""
+    net = Builder(seed, (5, 4, 4))
+    first = net.lif(net.synapse(0, 16, weights="bits", shift=20, multiplier=2**19))
+    net.lif(net.synapse(first, 7, 4, padding=0, shift=18, multiplier=2**30))
+    return Artifact("random", tuple("abcdefg"), 3, 12, net.input, tuple(net.layers), 1.0)
+
+
+def averaged(seed):
+    """Averages of fixed values whose windows reach over all borders, padding counted."""
+    net = Builder(seed, (2, 5, 6))
+    stream = net.synapse(0, 9, weights="int16", shift=14, multiplier=2**9)
+    return net.head(net.lif(net.average_pool(stream, 3, 1, 1), threshold=2**11))
+
+
+NETWORKS = {
+    **{f"channels {a} to {b}": chain(1, (a, b)) for a, b in itertools.pairwise((1, 3, 24, 65, 130, 300, 530, 8))},
+    "groups": chain(2, (36, 60), groups=4),
+    "depthwise": chain(3, (65, 130), groups=65),
+    "wide groups": chain(4, (130, 1040), groups=2),
+    "strides": chain(5, (24, 40), stride=(2, 3), padding=(1, 0)),
+    "gaps": chain(6, (24, 40), kernel=1, stride=4, padding=0),
+    "dilation": chain(7, (24, 40), dilation=(2, 1), padding=(2, 2), kernel=(3, 4)),
+    "64-bit products": chain(8, (24, 70), multiplier=2**31 - 1, shift=19),
+    "large currents": chain(9, (24, 70), multiplier=2**31 - 1, shift=0),
+    "whole shift": chain(10, (24, 70), multiplier=2**12, shift=0),
+    "pooled": pooled(11),
+    "residual": residual(12),
+    "joined": joined(13),
+    "spiking output": spiking_output(14),
+    "averaged": averaged(15),
+}
+
+
+def inputs(artifact: Artifact, steps: int, batch: int) -> np.ndarray:
+    channels, height, width = artifact.input.shape
+    random = np.random.default_rng(5)
+    return random.integers(-2000, 2000, (steps, batch, height, width, channels)).astype(np.int16)
+
+
+def results(runner, frames: np.ndarray, time_steps: int, pieces: tuple[int, ...] = ()) -> list[np.ndarray]:
+    """Outputs, membranes and spikes; the time steps in one call, or in calls of `pieces` steps."""
+    artifact, batch = runner.artifact, frames.shape[1]
+    shapes = [artifact.values[i + 1].shape for i in artifact.lifs]
+    membranes = [np.zeros((batch, h, w, c), np.int32) for c, h, w in shapes]
+    total, spikes, begin = np.zeros((batch, len(artifact.classes)), np.int64), [], 0
+    for steps in pieces or (time_steps,):
+        some = [np.full((steps, *m.shape), 7, np.uint8) for m in membranes]
+        part = frames if len(frames) == 1 else frames[begin : begin + steps]
+        total = total + runner.run(part, steps, membranes, some)
+        begin += steps
+        spikes.append(some)
+    return [total, *membranes, *(np.concatenate(s) for s in zip(*spikes, strict=True))]
+
+
+def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("still", [True, False], ids=["still", "moving"])
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_equals_the_plain_path(network, library, still):
+    artifact = NETWORKS[network]
+    frames = inputs(artifact, 1 if still else 10, batch=2)
+    expected = results(Plain(artifact), frames, 10)
+    spikes = expected[1 + len(artifact.lifs) :]
+    assert all(0.01 < s.mean() < 0.99 for s in spikes), [s.mean() for s in spikes]
+    assert_same(results(Native(artifact, 1, library), frames, 10), expected)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_channel_that_fires_counts_in_every_plane(library):
+    for channels in range(1, 70):
+        numbers = np.ones(channels, np.int32), np.zeros(channels, np.int32)
+        weight, pairs = np.ones((channels, 1), np.uint8), ((1, 1), (1, 1), (0, 0), (1, 1))
+        layers = (
+            Scale("in", (0,), 0, *numbers),
+            Lif("spikes", (1,), 0, 1),
+            Add("two", (2, 2)),
+            Add("three", (3, 2)),
+            Synapse("sum", (4,), 1, *pairs, 1, "bits", 0, 0, weight, numbers[0][:1], numbers[1][:1]),
+        )
+        spec = Builder(0, (channels, 1, 1)).input
+        runner = Native(Artifact("own", ("a",), 1, 12, spec, layers, 1.0), 1, library)
+        assert runner.run(np.ones((1, 1, 1, 1, channels), np.int16), 1, None).tolist() == [[3 * channels]]
+
+
+@pytest.mark.skipif(not libraries(), reason="no kernel was built")
+class TestFastest:
+    @pytest.mark.parametrize("network", ["pooled", "residual", "joined", "groups", "depthwise", "dilation"])
+    @pytest.mark.parametrize(("threads", "batch"), [(2, 1), (3, 2), (2, 5), (16, 1)])
+    def test_threads_change_nothing(self, network, threads, batch):
+        artifact = NETWORKS[network]
+        frames = inputs(artifact, 4, batch)
+        runner = Native(artifact, threads)
+        for _ in range(3):
+            assert_same(results(runner, frames, 4), results(Native(artifact, 1), frames, 4))
+
+    @pytest.mark.parametrize("network", ["pooled", "residual", "joined"])
+    def test_a_still_input_is_one_that_is_repeated(self, network):
+        artifact = NETWORKS[network]
+        frames = inputs(artifact, 1, 2)
+        runner = Native(artifact, 1)
+        assert_same(results(runner, frames, 9), results(runner, np.repeat(frames, 9, axis=0), 9))
+
+    @pytest.mark.parametrize("network", ["pooled", "residual", "joined"])
+    def test_step_by_step_is_all_at_once(self, network):
+        artifact = NETWORKS[network]
+        frames = inputs(artifact, 20, 2)
+        runner = Native(artifact, 1)
+        assert_same(results(runner, frames, 20, (1, 1, 3, 9, 6)), results(runner, frames, 20))
+
+    @pytest.mark.parametrize("steps", [3, 40])
+    @pytest.mark.parametrize("network", ["pooled", "residual", "joined"])
+    def test_without_membranes_they_begin_at_zero(self, network, steps):
+        artifact = NETWORKS[network]
+        frames = inputs(artifact, 1, 2)
+        for threads in (1, 4):
+            found = Native(artifact, threads).run(frames, steps, None)
+            np.testing.assert_array_equal(found, results(Native(artifact, 1), frames, steps)[0])
+
+    def test_misuse_says_what_to_do(self):
+        with pytest.raises(UserError, match="numpy"):
+            Native(NETWORKS["groups"], 1, "sse9")  # pyright: ignore[reportArgumentType]
+        with pytest.raises(UserError, match="threads"):
+            Native(NETWORKS["groups"], 0)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "shift", "offset", "wide"),
+    [
+        (65537, 2, 0, False),  # 32767 · 65537 + 2 is the last below 2^31
+        (65538, 2, 0, True),
+        (65537, 2, 2**30 - (32767 * 65537 + 2) // 4 - 1, False),
+        (65537, 2, 2**30 - (32767 * 65537 + 2) // 4, True),
+    ],
+)
+def test_products_are_wide_where_32_bits_do_not_hold_them(multiplier, shift, offset, wide):
+    numbers = np.array([multiplier], np.int32), np.array([offset], np.int32)
+    assert native.weights(Scale("s", (0,), shift, *numbers), Value("counts", (1, 1, 1), 0, 32767)).wide == wide
+
+
+def few_rows(seed):
+    """Windows that reach far beyond the only row of the input."""
+    net = Builder(seed, (1, 1, 2000))
+    first = net.lif(net.synapse(0, 64, 1, padding=0, weights="int16", shift=14, multiplier=2**9))
+    return net.head(net.average_pool(net.lif(net.synapse(first, 8, kernel=(15, 1), padding=(7, 0))), 1, 1))
+
+
+def many_steps(seed):
+    """Counts whose bits are a small part of the lists that are made of them."""
+    net = Builder(seed, (1, 32, 32))
+    spikes = net.lif(net.synapse(0, 64, weights="int16", shift=14, multiplier=2**9))
+    counts = net.average_pool(spikes, 8, 1)
+    return net.head(net.lif(net.synapse(counts, 8, kernel=25, padding=0)))
+
+
+@pytest.mark.skipif(not libraries(), reason="no kernel was built")
+@pytest.mark.parametrize("network", [few_rows(1), many_steps(2), *NETWORKS.values()])
+def test_the_workspace_is_not_larger_than_the_values_of_the_network(network):
+    layout = native.plan(network, False, 16)
+    step = sum(value.size * (4 if value.kind == "fixed" else value.high.bit_length()) for value in network.values)
+    allowed = 2**22 + 4 * step + 64 * len(encode(network))
+    assert layout.values_bytes + layout.scratch_bytes <= allowed
+    frames = inputs(network, 2, 1)
+    assert_same(results(Native(network, 1), frames, 2), results(Plain(network), frames, 2))
+
+
+def test_the_plain_path_unfolds_a_part_of_a_row_at_a_time(monkeypatch):
+    net = Builder(1, (1, 2, 2000))
+    network = net.head(net.synapse(0, 1, kernel=(2, 1000), padding=0), classes=1, weights="bits")
+    frames = inputs(network, 1, 1)
+    expected = Plain(network).run(frames, 1, None)
+    monkeypatch.setattr(plain, "_BLOCK_BYTES", 2**20)
+    runner = Plain(network)
+    tracemalloc.start()
+    found = runner.run(frames, 1, None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22  # all windows of the row: 16 MB
+    assert np.array_equal(found, expected)
+
+
+COMPILER = shutil.which("gcc")
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shared")
+
+
+def compiled(folder: Path, *flags: str) -> Path:
+    assert COMPILER
+    library = folder / "kernel.so"
+    source = Path(native.__file__).with_name("kernel.c")
+    subprocess.run([COMPILER, *STRICT, *flags, str(source), "-o", str(library)], check=True)
+    return library
+
+
+def check_all(library: Path, word_bits: int) -> None:
+    """All networks with a kernel that was built by hand."""
+    kernel = ctypes.CDLL(str(library))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "libraries", lambda: {"baseline": kernel})
+        patch.setattr(native, "plan", functools.partial(native.plan, word_bits=word_bits))
+        for artifact in NETWORKS.values():
+            for frames in (inputs(artifact, 1, 1), inputs(artifact, 3, 1)):
+                assert_same(results(Native(artifact, 1), frames, 3), results(Plain(artifact), frames, 3))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs gcc")
+@pytest.mark.parametrize("word_bits", [32, 64])
+def test_plain_c_for_small_devices(tmp_path, word_bits):
+    check_all(compiled(tmp_path, "-O1", "-DBSNN_PORTABLE", f"-DBSNN_WORD_BITS={word_bits}"), word_bits)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs gcc")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(("-march=native",), id="native"),
+        pytest.param(("-march=x86-64-v3",), marks=LIBRARIES[1].marks, id="avx2"),
+        pytest.param(("-DBSNN_PORTABLE",), id="portable"),
+    ],
+)
+def test_never_reads_or_writes_beyond_its_arrays(tmp_path, flags):
+    assert COMPILER
+    runtime = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    if not Path(runtime).is_file():
+        pytest.skip("gcc has no address sanitizer here")
+    library = compiled(tmp_path, "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover", *flags)
+    code = f"import test_native; from pathlib import Path; test_native.check_all(Path({str(library)!r}), 64)"
+    # Python itself leaks by design; NumPy's arrays come from the malloc that the sanitizer watches.
+    environment = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    found = subprocess.run([sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr[-3000:]

@@ -1,0 +1,237 @@
+"""Numbers in the documents are those of the results files that they point to."""
+
+import json
+import os
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bsnn.cli.demo import describe_demo
+from bsnn.paper import document
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def text(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def extremes(values: Iterable[float]) -> str:
+    found = sorted(values)
+    return f"{found[0]:.1f} to {found[-1]:.1f}"
+
+
+def demo(found: Any) -> list[str]:
+    low, high = found["lowest_and_highest"]
+    return [f"mean {found['mean_test_accuracy']:.3f} ({low:.3f} to {high:.3f})"]
+
+
+def augmentation(found: Any) -> list[str]:
+    rate = next(p["images_per_second"] for p in found["points"] if (p["method"], p["threads"]) == ("bsnn", 2))
+    return [f"{rate // 1000},000 images a second", f"{found['ratio_to_kornia']['2']} times kornia's"]
+
+
+def data_real(found: Any) -> list[str]:
+    checks = found["checks"]
+    assert all(check["passed"] for check in checks.values())
+    assert max(checks["mel_power_against_librosa"]["largest_relative_difference"].values()) < 1e-6
+    return ["CIFAR-10 layouts identical", "within 1e-6 of librosa"]
+
+
+def survival(found: Any) -> list[str]:
+    assert not any(part["differences"] for part in found["results"])
+    return [f"at {sum(len(part['kills']) for part in found['results'])} random updates"]
+
+
+def corruption(found: Any) -> list[str]:
+    return [f"{found['counts']['refused by name, the one before used']:,} damaged checkpoints"]
+
+
+def two_processes(found: Any) -> list[str]:
+    double = next(part for part in found["results"] if part["dtype"] == "float64")
+    return [f"{double['flip_steps']} flip steps", f"{double['flips_that_differ']} flips differ"]
+
+
+def inference(found: Any) -> list[str]:
+    def ratios(network: str, kernel: str) -> str:
+        return extremes(p["ratio"] for p in found["points"] if (p["network"], p["kernel"]) == (network, kernel))
+
+    random, rates = "random VGG-11 at 15%", {p["firing_rate"] for p in found["points"] if p["network"] == "trained"}
+    return [
+        *(f"{100 * rate:.1f} % firing" for rate in rates),
+        f"{ratios(random, 'avx512')} times as fast with AVX-512, {ratios(random, 'avx2')} with AVX2",
+        f"{ratios('trained', 'avx512')} with AVX-512",
+    ]
+
+
+def deployed(found: Any) -> list[str]:
+    networks = found["networks"].values()
+    wrong = sum(sum(n["spikes_that_differ"].values()) + sum(n["outputs_that_differ"].values()) for n in networks)
+    wrong += sum(n["c99_membranes_and_outputs_that_differ"] for n in networks)
+    lost = [abs(n["accuracy_deployed"] - n["accuracy_trained"]) for n in networks if "accuracy_trained" in n]
+    return [f"{wrong} spikes or outputs differ", f"within {100 * max(lost):.2f} points"]
+
+
+def mutations(found: Any) -> list[str]:
+    assert found["crashes"] == 0
+    return [f"{found['files']:,} mutated model files"]
+
+
+def small_recipes(found: Any) -> list[str]:
+    rows = found["recipes"].values()
+    return [f"{row['mean_test_accuracy']:.3f} against {row['baselines']['logistic_regression']:.3f}" for row in rows]
+
+
+def sizes(found: Any) -> list[str]:
+    networks = found["networks"].values()
+    device = found["digits_c99"]
+    return [
+        ", ".join(f"{n['real_bytes'] / 1e6:.2f} → {n['stored_bytes'] / 1e6:.2f} MB" for n in networks),
+        f"; {found['vgg11_model_file_bytes'] / 1e6:.2f} MB;",
+        f"{device['flash_bytes']:,} bytes of flash and {device['ram_bytes']:,} of memory",
+    ]
+
+
+def cifar10_methods(found: Any) -> list[str]:
+    accuracy, methods = found["full_recipe"]["test_accuracy"], found["methods"]
+    low, high = accuracy["lowest_and_highest"]
+    means = [f"{methods[name]['test_accuracy']['mean']:.3f}" for name in ("tbso", "bso", "latent", "real")]
+    lost = [f"{points:.2f}" for points in found["eight_bits"]["points_lost_by_seed"].values()]
+    deviation = max(method["test_accuracy"]["standard_deviation"] for method in methods.values())
+    minutes = [f"{run['train_minutes']:.0f}" for run in found["full_recipe"]["runs"]]
+    return [
+        f"mean {accuracy['mean']:.4f} ({low:.4f} and {high:.4f}), one thread each, {' and '.join(minutes)} minutes",
+        f"{', '.join(means[:3])} and {means[3]}, standard deviations up to {100 * deviation:.1f} points",
+        f"loses {', '.join(lost[:-1])} and {lost[-1]} points",
+    ]
+
+
+def ratio(found: Any, of: str, method: str, batch: int, against: str, length: int = 4) -> float:
+    wanted = {"of": of, "method": method, "batch": batch, "against": against, "time_steps": length}
+    (value,) = (r["ratio"] for r in found["ratios"] if wanted.items() <= r.items())
+    return value
+
+
+def training(found: Any) -> list[str]:
+    peer = "spikingjelly-ottt"
+    peaks = [f"{ratio(found, 'peak_bytes', 'tbso', batch, peer):.2f}" for batch in (32, 128)]
+    times = [f"{1 / ratio(found, 'step_seconds', 'tbso', batch, peer):.2f}" for batch in (32, 128)]
+    floor = [f"{ratio(found, 'step_seconds', 'tbso', batch, 'backward-floor'):.2f}" for batch in (32, 128)]
+    return [
+        f"{' and '.join(peaks)} times its peak memory",
+        f"{' and '.join(times)} times as fast",
+        f"{' and '.join(floor)} times the two plain backward convolutions alone",
+    ]
+
+
+def memory(found: Any) -> list[str]:
+    ours = [f"{ratio(found, 'peak_bytes', 'tbso', 2, 'T = 1', length):.2f}" for length in (35, 1000)]
+    theirs = [f"{ratio(found, 'peak_bytes', 'bptt', 2, 'T = 1', length):.1f}" for length in (35, 1000)]
+    return [f"{' and '.join(ours)} times", f"BPTT with latent weights {' and '.join(theirs)}"]
+
+
+def scaling(found: Any) -> list[str]:
+    slopes = {(s["cost"], s["method"], s["over"]): f"{s['slope']:.2f}" for s in found["slopes"]}
+    shown = text("docs/memory.md")
+    for name in ("time_steps", "batch", "width", "depth"):
+        figures = [slopes[cost, method, name] for cost in ("memory", "seconds") for method in ("tbso", "bptt")]
+        assert f"| {name.replace('_', ' ')} | {' | '.join(figures)} |" in shown
+    return [f"T^{slopes['memory', 'tbso', 'time_steps']}; BPTT T^{slopes['memory', 'bptt', 'time_steps']}"]
+
+
+def figure4(found: Any) -> list[str]:
+    peaks = {(p["method"], p["time_steps"]): p["peak_bytes"] for p in found["data"]}
+    growth = {method: peaks[method, 35] / peaks[method, 1] for method in ("BPTT", "BSO", "T-BSO")}
+    return [f"BPTT {growth['BPTT']:.1f} times, BSO and T-BSO {growth['BSO']:.2f} and {growth['T-BSO']:.2f}"]
+
+
+def figure5(found: Any) -> list[str]:
+    means = {(p["method"], p["time_steps"]): statistics.mean(p["accuracies"]) for p in found["data"]}
+
+    def above(other: str) -> str:
+        first, second, third = (f"{100 * (means['T-BSO', t] - means[other, t]):+.1f}" for t in (2, 4, 6))
+        return f"{first}, {second} and {third}"
+
+    return [f"{above('BSO')} points with the paper's γ", f"{above('BSO, γ = 4e-9')} with a γ that suits BSO"]
+
+
+def regret(found: Any) -> list[str]:
+    (held,) = re.findall(r"at most 0.1 above the claim in (\d+ of \d+) cases", found["notes"][0])
+    return [f"in {held} cases"]
+
+
+IN_REPRODUCE = (figure4, figure5, regret)
+CLAIMS: dict[str, Callable[[Any], list[str]]] = {
+    f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
+    for claim in (
+        demo, augmentation, data_real, survival, corruption, two_processes, inference, deployed, mutations,
+        small_recipes, sizes, cifar10_methods, training, memory, scaling,
+        *IN_REPRODUCE,
+    )
+}  # fmt: skip
+
+
+def test_every_claim_of_the_readme_is_in_its_results_file() -> None:
+    rows = re.findall(r"^\| (?!claim|---)(.*) \|$", text("README.md"), flags=re.MULTILINE)
+    linked = defaultdict(str)
+    for row in rows:
+        (name,) = re.findall(r"`, \[results\]\(benchmarks/results/([\w/]+)\.json\)$", row)
+        linked[name] += row
+    assert linked.keys() == CLAIMS.keys()
+    for name, claims in CLAIMS.items():
+        for claim in claims(result(name)):
+            assert claim in linked[name]
+
+
+def test_the_readme_shows_the_demo_as_it_was_measured() -> None:
+    assert f"```\n{describe_demo(result('demo')['runs'][0])}\n```" in text("README.md")
+
+
+def test_docs_point_to_every_results_file() -> None:
+    documents = "".join(text(path) for path in ("README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))))
+    for path in RESULTS.rglob("*.json"):
+        assert path.relative_to(RESULTS).as_posix() in documents
+    recordings = result("data_real")["checks"]["mel_power_against_librosa"]
+    relative = max(recordings["largest_relative_difference"].values())
+    assert f"to {relative:.0e} relative on {recordings['files']:,} real".replace("e-0", "e-") in text("docs/data.md")
+
+
+def test_the_page_about_memory_shows_what_was_measured() -> None:
+    shown = " ".join(text("docs/memory.md").split())
+    digits, synthetic = result("momentum")
+    last = min(line["one_minus_beta1"] for line in synthetic["lines"])
+    lines = {
+        kind: [line for line in synthetic["lines"] if line["momentum"] == kind] for kind in ("8", "8, even levels")
+    }
+    ends = {kind: [line for line in of_kind if line["one_minus_beta1"] == last] for kind, of_kind in lines.items()}
+    full = statistics.mean(line["wrong_weights_in_32_bits"] for line in ends["8"])
+    squares, even = (statistics.mean(line["wrong_weights"] for line in ends[kind]) for kind in lines)
+    assert f"{full:.0%} of".replace("%", " %") in shown
+    assert f"with 32 bits, {squares:.0%} with squares, {even:.0%} with even".replace("%", " %") in shown
+    assert round(max(line["flips_against_32_bits"] for line in lines["8"])) == 14
+    assert "fourteen times" in shown
+    apart = max(abs(points) for seeds in digits["points_against_32_bits"].values() for points in seeds)
+    assert f"within {apart:.1f} points" in shown
+    training = result("training")
+    per_weight = training["state_bytes_per_weight"]
+    assert f"{per_weight['tbso-8']:.2f} bytes a weight, against {per_weight['tbso']:.2f} with 32 bits" in shown
+    programs = [p["program_bytes"] for p in training["points"] if p["method"] == "tbso"]
+    assert f"another {statistics.median(programs) / 1e6:.0f} MB" in shown
+
+
+def test_the_page_of_results_is_what_the_files_give(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    document(RESULTS / "reproduce", page, RESULTS)
+    written = page.read_text().replace(Path(os.path.relpath(RESULTS, tmp_path)).as_posix(), "../benchmarks/results")
+    assert written == text("docs/results.md")
+    drawn = {figure.name: figure.read_text() for figure in (tmp_path / "figures").iterdir()}
+    kept = (figure for figure in (ROOT / "docs" / "figures").iterdir() if not figure.name.startswith("scaling-"))
+    assert drawn == {figure.name: figure.read_text() for figure in kept}
