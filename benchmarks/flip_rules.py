@@ -36,7 +36,7 @@ RATES = (1e-3, 1e-2, 5e-2)
 class Share(TBSO):
     """Flips the share γ of a layer's weights, those with the largest W·M, as far as it is above 0."""
 
-    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+    def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
         def flips(signs: Tensor, momentum: Tensor) -> Tensor:
             pressure, count = signs * momentum, int(group["gamma"] * momentum.numel())
             threshold = pressure.topk(count).values[-1].clamp(min=0) if count else torch.inf

@@ -54,7 +54,10 @@ def ways(config: Config, sets: Any) -> dict[str, Callable[[], dict[str, float]]]
     eight = dataclasses.replace(config, momentum_bits=8)
 
     def even() -> dict[str, float]:
-        with mock.patch("bsnn.optim.base.encode", even_encode), mock.patch("bsnn.optim.base.decode", even_decode):
+        with (
+            mock.patch("bsnn.optim.momentum.encode", even_encode),
+            mock.patch("bsnn.optim.momentum.decode", even_decode),
+        ):
             return accuracy(eight, sets)
 
     return {"32": lambda: accuracy(config, sets), "8": lambda: accuracy(eight, sets), "8, even levels": even}

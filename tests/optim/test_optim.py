@@ -173,7 +173,7 @@ def test_bso_is_the_published_bop_rule() -> None:
 def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for chunk in (1 << 20, 64):
-        monkeypatch.setattr("bsnn.optim.base._CHUNK", chunk)
+        monkeypatch.setattr("bsnn.kernels.pieces._PIECE", chunk)
         torch.manual_seed(3)
         weight = BinaryParameter.from_signs(torch.randn(1001))
         flip = TBSO([weight], time_steps=2)
@@ -581,7 +581,7 @@ def test_an_own_rule_takes_a_few_lines() -> None:
         def __init__(self, params) -> None:
             super().__init__(params, {"one_minus_beta1": 1.0, "initial_momentum": 0.0})
 
-        def _rule(self, group, parameter, t):
+        def rule(self, group, parameter, t):
             return lambda signs, momentum: signs * momentum > 0
 
     weight = parameter(1, -1)

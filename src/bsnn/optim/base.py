@@ -11,18 +11,16 @@ Legend: M momentum, G gradient.
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from bsnn.errors import UserError
+from bsnn.kernels.pieces import mean_square
 from bsnn.nn.bits import BinaryParameter, signs, unpack
-from bsnn.optim.momentum import BLOCK, decode, encode, zeros
-
-# Weights are unpacked and compared this many at a time, so that a flip needs little memory besides the momentum.
-_CHUNK = 1 << 18
+from bsnn.optim.momentum import change_pieces, dense, read_pieces, stored_zeros
 
 # The rates that are stored for the decays that are given.
 _RATES = {"beta": ("one_minus_beta1",), "betas": ("one_minus_beta1", "one_minus_beta2")}
@@ -35,16 +33,18 @@ class NotFinite(UserError):
 
 
 class FlipOptimizer(Optimizer):
-    """What BSO and T-BSO share: momentum, flips, checks. Derive an own rule by `_rule`.
+    """What all flip optimizers share: momentum, flips, checks. To add a rule, subclass it and override `rule`.
 
-    Each gradient is folded into the momentum as soon as backward has made it and freed, so that the gradient of one
+    Each gradient is folded into the momentum and freed as soon as backward has made it, so that the gradient of one
     parameter is alive at a time; `.grad` is None afterwards. `step` flips in real time; `accumulate` ends a time step
     without a flip, and one `step` at the end of the sequence flips. A `.grad` that was set by hand is used as well.
 
     Attributes:
+        label: What reports call the rule; by default the name of its class.
         flip_counts: After each `step`, how many weights of each parameter flipped, in their order.
     """
 
+    label: ClassVar[str] = ""
     _momentum_bits = 32
 
     def __init__(self, params: Any, defaults: dict[str, Any], *, momentum_bits: int = 32) -> None:
@@ -108,7 +108,7 @@ class FlipOptimizer(Optimizer):
         _check_numbers(added)
         # Made at once, so that a network that trains for one step is known to fit for all.
         for parameter in added["params"]:
-            self.state[parameter] = self._initial_state(parameter)
+            self.state[parameter] = self.initial_state(parameter)
             parameter.register_post_accumulate_grad_hook(_folding(weakref.ref(self)))
 
     def reduce_gradients(self, reduce: Callable[[Tensor], object]) -> None:
@@ -141,9 +141,9 @@ class FlipOptimizer(Optimizer):
             NotFinite: If a gradient is not finite. The sequence ends there without a flip; that gradient is not in
                 the momentum.
         """
-        t = self._checked_time(t)
-        for group, parameter, mean_square in self._take_gradients():
-            self._observe(group, parameter, mean_square, t)
+        t = self.checked_time(t)
+        for group, parameter, square in self._take_gradients():
+            self.observe(group, parameter, square, t)
             parameter.grad = None
             self._accumulated.add(parameter)
         if t is not None:
@@ -167,10 +167,10 @@ class FlipOptimizer(Optimizer):
         if self._accumulated:
             self._flip_accumulated(t)
             return loss
-        t = self._checked_time(t)
+        t = self.checked_time(t)
         self._flips = {}
-        for group, parameter, mean_square in self._take_gradients():
-            self._observe(group, parameter, mean_square, t)
+        for group, parameter, square in self._take_gradients():
+            self.observe(group, parameter, square, t)
             self._flip(group, parameter, t)
         return loss
 
@@ -228,41 +228,18 @@ class FlipOptimizer(Optimizer):
         self._folded = {}
         return [(group, p, squares[p]) for group, p in everything if p in squares]
 
-    def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
-        if self._momentum_bits == 8:
-            codes, scales = zeros(parameter.numel(), parameter.device)
-            return {"momentum": codes, "scales": scales, "roundings": torch.zeros((), dtype=torch.int64)}
-        return {"momentum": torch.zeros(parameter.shape, dtype=_wide(parameter), device=parameter.device)}
-
     def momentum(self, parameter: BinaryParameter) -> Tensor:
         """M of a parameter as an ordinary tensor of its shape, whatever it is stored in."""
-        state = self.state[parameter]
-        if "scales" in state:
-            return decode(state["momentum"], state["scales"])[: parameter.numel()].view(parameter.shape)
-        return state["momentum"]
+        return dense(self.state[parameter], parameter.shape)
 
     @torch.no_grad()
     def set_momentum(self, parameter: BinaryParameter, momentum: Tensor) -> None:
         """Sets M of a parameter from an ordinary tensor of its shape."""
-        self._change_momentum(parameter, lambda part, start: part.copy_(_part(momentum, start, part)))
+        flat = momentum.reshape(-1)
+        self._change_momentum(parameter, lambda piece, place: piece.copy_(flat[place]))
 
-    def _change_momentum(self, parameter: BinaryParameter, change: Callable[[Tensor, int], object]) -> None:
-        """Lets `change` write to the momentum, flat, part by part; it is told where a part begins."""
-        state = self.state[parameter]
-        # The network may have been moved or cast since: `to` does nothing otherwise.
-        state["momentum"] = state["momentum"].to(parameter.device)
-        if "scales" not in state:
-            state["momentum"] = state["momentum"].to(_wide(parameter))
-            change(state["momentum"].view(-1), 0)
-            return
-        codes, scales = state["momentum"], state["scales"].to(parameter.device)
-        state["scales"] = scales
-        random = torch.Generator(parameter.device).manual_seed(self._next_seed(parameter))
-        for start in range(0, parameter.numel(), _CHUNK):
-            own, blocks = slice(start, start + _CHUNK), slice(start // BLOCK, (start + _CHUNK) // BLOCK)
-            values = decode(codes[own], scales[blocks])
-            change(values[: parameter.numel() - start], start)
-            codes[own], scales[blocks] = encode(values, random)
+    def _change_momentum(self, parameter: BinaryParameter, change: Callable[[Tensor, slice], object]) -> None:
+        change_pieces(self.state[parameter], parameter, change, lambda: self._next_seed(parameter))
 
     def _next_seed(self, parameter: BinaryParameter) -> int:
         """A seed for each rounding of each parameter, so that a resumed run rounds as an unbroken one."""
@@ -271,45 +248,48 @@ class FlipOptimizer(Optimizer):
         self.state[parameter]["roundings"] += 1
         return (index * 0x9E3779B1 + int(self.state[parameter]["roundings"])) % 2**32
 
-    def _begin(self, group: dict[str, Any], parameter: BinaryParameter) -> None:
-        """Moves a momentum of zeros to −δ·W, once it is known which weights to hold on to."""
+    def _fold(self, group: dict[str, Any], parameter: BinaryParameter, gradient: Tensor) -> None:
+        # A momentum of zeros moves to −δ·W only now that it is known which weights to hold on to.
         if group["initial_momentum"] and not self.state[parameter]["momentum"].any():
             self.set_momentum(parameter, signs(parameter) * -group["initial_momentum"])
+        rate, adding, flat = group["one_minus_beta1"], parameter in self._accumulated, gradient.reshape(-1)
 
-    def _fold(self, group: dict[str, Any], parameter: BinaryParameter, gradient: Tensor) -> None:
-        self._begin(group, parameter)
-        rate, adding = group["one_minus_beta1"], parameter in self._accumulated
-
-        def change(momentum: Tensor, start: int) -> None:
-            part = _part(gradient, start, momentum).to(momentum.dtype)
+        def change(momentum: Tensor, place: slice) -> None:
+            part = flat[place].to(momentum.dtype)
             _ = momentum.add_(part, alpha=rate) if adding else momentum.lerp_(part, rate)
 
         self._change_momentum(parameter, change)
 
-    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
-        """Takes note of the mean square of a gradient of time step `t`."""
-
     def _flip(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> None:
-        rule, state = self._rule(group, parameter, t), self.state[parameter]
+        rule = self.rule(group, parameter, t)
         count = torch.zeros((), dtype=torch.int64, device=parameter.device)
-        for start in range(0, parameter.numel(), _CHUNK):
-            size = min(_CHUNK, parameter.numel() - start)
-            if "scales" in state:
-                blocks = slice(start // BLOCK, (start + _CHUNK) // BLOCK)
-                part = decode(state["momentum"][start : start + _CHUNK], state["scales"][blocks])[:size]
-            else:
-                part = state["momentum"].view(-1)[start : start + size]
-            packed = parameter.bits[start // 8 : math.ceil((start + size) / 8)]
-            flips = rule(unpack(packed, size, part.dtype), part)
-            parameter.flip_(flips, start)
+        for place, momentum in read_pieces(self.state[parameter], parameter.numel()):
+            packed = parameter.bits[place.start // 8 : math.ceil(place.stop / 8)]
+            flips = rule(unpack(packed, len(momentum), momentum.dtype), momentum)
+            parameter.flip_(flips, place.start)
             count += flips.count_nonzero()
         self._flips[parameter] = count
 
-    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
-        """Which weights flip, as a function of signs and momentum; `t` is None after `accumulate`."""
-        raise NotImplementedError
+    # What a rule overrides; only `rule` has to be.
 
-    def _checked_time(self, t: int | None) -> int | None:
+    def initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        """What is kept for a parameter: the momentum, and whatever else a rule adds to it."""
+        return stored_zeros(parameter, self._momentum_bits)
+
+    def observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        """Takes note of the mean square of a gradient of time step `t`."""
+
+    def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        """Which weights flip, as a function of signs and momentum.
+
+        Args:
+            group: The settings, such as `gamma`.
+            parameter: Whose weights they are.
+            t: The time step; None after `accumulate`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no rule; override FlipOptimizer.rule.")
+
+    def checked_time(self, t: int | None) -> int | None:
         """The time step, if the rule can use it."""
         return t
 
@@ -359,16 +339,6 @@ class FlipOptimizer(Optimizer):
             )
 
 
-def _part(values: Tensor, start: int, like: Tensor) -> Tensor:
-    """The flat part of `values` that begins at `start` and is as long as `like`."""
-    return values.reshape(-1)[start : start + like.numel()]
-
-
-def _wide(parameter: BinaryParameter) -> torch.dtype:
-    """The type of a parameter's momentum: in half precision, steps of 1 − β1 would be lost."""
-    return torch.promote_types(parameter.dtype, torch.float32)
-
-
 def _folding(optimizer: "weakref.ref[FlipOptimizer]") -> Callable[[Any], None]:
     """A hook that hands a parameter's gradient to its optimizer, as long as that lives."""
 
@@ -379,13 +349,6 @@ def _folding(optimizer: "weakref.ref[FlipOptimizer]") -> Callable[[Any], None]:
             owner._fold_at_once(parameter)
 
     return hook
-
-
-def mean_square(gradient: Tensor) -> Tensor:
-    """The mean of a gradient's squares."""
-    # In double, where no single-precision value overflows and tiny ones do not vanish.
-    parts = (part.double() for part in gradient.reshape(-1).split(_CHUNK >> 2))
-    return torch.stack([part.dot(part) for part in parts]).sum() / gradient.numel()
 
 
 def _check_numbers(settings: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
-"""Momentum in eight bits a weight, in blocks, rounded at random so that it stays unbiased.
+"""How the momentum is stored: in single precision, or in eight bits per weight.
 
-    M = scale · sign(q) · (q / 127)²        q = −127 … 127, one scale a block of 256 weights
+In eight bits it is stored in blocks, rounded at random so that it stays unbiased:
+
+    M = scale · sign(q) · (q / 127)²        q = −127 … 127, one scale per block of 256 weights
 
 Plain rounding would lose every step smaller than half a level; rounded at random, each is kept on average, at the
 price of noise. A step of δ between levels g apart adds a variance of δ g, so that over 1 / (1 − β1) updates the noise
@@ -10,9 +12,13 @@ where the sign of M and with it every flip is decided, and leaves the noise to w
 """
 
 import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from bsnn.kernels.pieces import pieces
 
 BLOCK = 256
 _LEVELS = 127
@@ -50,3 +56,66 @@ def encode(values: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
     dice = torch.rand(above.shape, generator=random, dtype=above.dtype, device=above.device)
     codes = lower.add_(dice < above).copysign_(values)
     return codes.to(torch.int8), scales.float()
+
+
+# What an optimizer keeps for a parameter: `momentum`, and in eight bits also `scales` and the number of `roundings`.
+Stored = dict[str, Any]
+
+
+def stored_zeros(weights: Tensor, bits: int) -> Stored:
+    """A momentum of zeros for such weights, in 8 or 32 bits per weight (64 for weights in double precision)."""
+    if bits == 8:
+        codes, scales = zeros(weights.numel(), weights.device)
+        return {"momentum": codes, "scales": scales, "roundings": torch.zeros((), dtype=torch.int64)}
+    return {"momentum": torch.zeros(weights.shape, dtype=_wide(weights), device=weights.device)}
+
+
+def dense(stored: Stored, shape: torch.Size) -> Tensor:
+    """The momentum as an ordinary tensor, whatever it is stored in."""
+    if "scales" in stored:
+        return decode(stored["momentum"], stored["scales"])[: shape.numel()].view(shape)
+    return stored["momentum"].view(shape)
+
+
+def read_pieces(stored: Stored, number: int) -> Iterator[tuple[slice, Tensor]]:
+    """The momentum of `number` weights, flat, piece by piece, and where each piece lies."""
+    for place in pieces(number):
+        if "scales" in stored:
+            blocks = slice(place.start // BLOCK, math.ceil(place.stop / BLOCK))
+            whole = slice(place.start, blocks.stop * BLOCK)
+            yield place, decode(stored["momentum"][whole], stored["scales"][blocks])[: place.stop - place.start]
+        else:
+            yield place, stored["momentum"].view(-1)[place]
+
+
+def change_pieces(
+    stored: Stored, weights: Tensor, change: Callable[[Tensor, slice], object], seed: Callable[[], int]
+) -> None:
+    """Lets `change` write to the momentum, flat, piece by piece.
+
+    Args:
+        stored: The momentum.
+        weights: The parameter that it belongs to.
+        change: Given a piece and its place.
+        seed: Called for the seed of the rounding, if it is rounded.
+    """
+    # The network may have been moved or cast since: `to` does nothing otherwise.
+    stored["momentum"] = stored["momentum"].to(weights.device)
+    if "scales" not in stored:
+        stored["momentum"] = stored["momentum"].to(_wide(weights))
+        change(stored["momentum"].view(-1), slice(0, weights.numel()))
+        return
+    stored["scales"] = stored["scales"].to(weights.device)
+    codes, scales = stored["momentum"], stored["scales"]
+    random = torch.Generator(weights.device).manual_seed(seed())
+    for place in pieces(weights.numel()):
+        blocks = slice(place.start // BLOCK, math.ceil(place.stop / BLOCK))
+        whole = slice(place.start, blocks.stop * BLOCK)
+        values = decode(codes[whole], scales[blocks])
+        change(values[: place.stop - place.start], place)
+        codes[whole], scales[blocks] = encode(values, random)
+
+
+def _wide(weights: Tensor) -> torch.dtype:
+    """At least single precision: in half precision, steps of 1 − β1 would be lost."""
+    return torch.promote_types(weights.dtype, torch.float32)

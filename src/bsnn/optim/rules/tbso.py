@@ -1,8 +1,9 @@
-"""T-BSO (paper, Section 4.3, Eq. 13 and 14): a flip threshold for each time step.
+"""T-BSO (paper, Section 4.3): a flip threshold for each time step.
 
     v[t] ← β2 v[t] + (1 − β2) mean(G²[t])                                Eq. 13, one number per layer and time step
+    W    ← −sign(W ⊙ M − γ sqrt(v[t] + ε)) ⊙ W                           Eq. 14
 
-Legend: v second moment, G gradient.
+Legend: W signs, M momentum, v second moment, G gradient, γ gamma.
 """
 
 from functools import partial
@@ -14,7 +15,17 @@ from torch import Tensor
 from bsnn.errors import UserError
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim.base import FlipOptimizer, FlipRule, check_betas
-from bsnn.optim.rules import tbso_flips
+
+
+def tbso_flips(signs: Tensor, momentum: Tensor, second_moment: Tensor, gamma: float, eps: float) -> Tensor:
+    """T-BSO's rule (Eq. 14): which weights flip at a time step with second moment v[t].
+
+    Example:
+        >>> v = torch.tensor(0.25)
+        >>> tbso_flips(torch.tensor([1.0, 1.0]), torch.tensor([0.3, 0.1]), v, gamma=0.4, eps=0.0)
+        tensor([ True, False])
+    """
+    return signs * momentum > gamma * torch.sqrt(second_moment + eps)
 
 
 class TBSO(FlipOptimizer):
@@ -44,6 +55,7 @@ class TBSO(FlipOptimizer):
         tensor([-1.])
     """
 
+    label = "T-BSO"
     _bias_correction = False
 
     def __init__(
@@ -89,9 +101,10 @@ class TBSO(FlipOptimizer):
             )
         super().add_param_group(param_group)
 
-    def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+    def initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        """See `FlipOptimizer.initial_state`."""
         moments = torch.zeros(self.time_steps, dtype=torch.float64, device=parameter.device)
-        state = {**super()._initial_state(parameter), "second_moment": moments}
+        state = {**super().initial_state(parameter), "second_moment": moments}
         return {**state, "filled": torch.zeros_like(moments)} if self._bias_correction else state
 
     def _moments(self, parameter: BinaryParameter) -> dict[str, Tensor]:
@@ -105,19 +118,22 @@ class TBSO(FlipOptimizer):
         moments = self._moments(parameter)
         return moments["second_moment"] / moments["filled"] if "filled" in moments else moments["second_moment"]
 
-    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+    def observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        """See `FlipOptimizer.observe`."""
         assert t is not None
         moments, rate = self._moments(parameter), group["one_minus_beta2"]
         moments["second_moment"][t].lerp_(mean_square, rate)
         if "filled" in moments:
             moments["filled"][t] += rate * (1 - moments["filled"][t])
 
-    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+    def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        """See `FlipOptimizer.rule`."""
         moments = self.second_moment(parameter)
         moment = moments[sorted(self._accumulated_times)].mean() if t is None else moments[t]
         return partial(tbso_flips, second_moment=moment, gamma=group["gamma"], eps=group["eps"])
 
-    def _checked_time(self, t: int | None) -> int:
+    def checked_time(self, t: int | None) -> int:
+        """The time step; refuses one that has no threshold."""
         whole = hasattr(t, "__index__") and not isinstance(t, bool)
         if t is None or not whole or not 0 <= t < self.time_steps:
             raise UserError(

@@ -1,11 +1,29 @@
-"""BSO (paper, Section 4.2, Eq. 11 and 12)."""
+"""BSO (paper, Section 4.2).
+
+    W ← −sign(W ⊙ M − γ) ⊙ W                                             Eq. 12
+
+A weight flips only when W·M is strictly above the threshold: at a tie the paper's sign(0) would make it 0.
+
+Legend: W signs, M momentum, γ gamma.
+"""
 
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim.base import FlipOptimizer, FlipRule, check_betas
-from bsnn.optim.rules import bso_flips
+
+
+def bso_flips(signs: Tensor, momentum: Tensor, gamma: float) -> Tensor:
+    """BSO's rule (Eq. 12): which weights flip.
+
+    Example:
+        >>> bso_flips(torch.tensor([1.0, 1.0, -1.0]), torch.tensor([0.3, 0.1, 0.3]), gamma=0.2)
+        tensor([ True, False, False])
+    """
+    return signs * momentum > gamma
 
 
 class BSO(FlipOptimizer):
@@ -31,6 +49,8 @@ class BSO(FlipOptimizer):
         True
     """
 
+    label = "BSO"
+
     def __init__(
         self,
         params: Any,
@@ -44,5 +64,6 @@ class BSO(FlipOptimizer):
         defaults = dict(gamma=gamma, one_minus_beta1=1 - beta, initial_momentum=initial_momentum)
         super().__init__(params, defaults, momentum_bits=momentum_bits)
 
-    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+    def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        """See `FlipOptimizer.rule`."""
         return partial(bso_flips, gamma=group["gamma"])

@@ -1,8 +1,9 @@
 """Sigma-BSO, a rule of our own: a flip threshold in standard deviations of the momentum's noise.
 
     n ← β1² n + (1 − β1)² mean(G²[t])                                    one number per layer
+    W ← −sign(W ⊙ M − γ sqrt(n)) ⊙ W
 
-Legend: n noise, G gradient.
+Legend: W signs, M momentum, n noise, G gradient, γ gamma.
 """
 
 from functools import partial
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bsnn.kernels.pieces import mean_square
 from bsnn.nn.bits import BinaryParameter
-from bsnn.optim.base import FlipRule, mean_square
-from bsnn.optim.bso import BSO
-from bsnn.optim.rules import tbso_flips
+from bsnn.optim.base import FlipRule
+from bsnn.optim.rules.bso import BSO
+from bsnn.optim.rules.tbso import tbso_flips
 
 
 class SigmaBSO(BSO):
@@ -40,6 +42,8 @@ class SigmaBSO(BSO):
         tensor([-1.])
     """
 
+    label = "Sigma-BSO"
+
     def __init__(
         self,
         params: Any,
@@ -51,19 +55,22 @@ class SigmaBSO(BSO):
     ) -> None:
         super().__init__(params, gamma, beta, initial_momentum=initial_momentum, momentum_bits=momentum_bits)
 
-    def _initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+    def initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
+        """See `FlipOptimizer.initial_state`."""
         noise = torch.zeros((), dtype=torch.float64, device=parameter.device)
-        return {**super()._initial_state(parameter), "noise": noise}
+        return {**super().initial_state(parameter), "noise": noise}
 
     def set_momentum(self, parameter: BinaryParameter, momentum: Tensor) -> None:
         """Sets M of a parameter. How much of it is noise is not known: all of it, so that few weights flip at once."""
         super().set_momentum(parameter, momentum)
         self.state[parameter]["noise"] = mean_square(momentum)
 
-    def _observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+    def observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
+        """See `FlipOptimizer.observe`."""
         state, rate = self.state[parameter], group["one_minus_beta1"]
         kept = 1.0 if parameter in self._accumulated else (1 - rate) ** 2
         state["noise"] = kept * state["noise"].to(parameter.device) + rate**2 * mean_square
 
-    def _rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+    def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        """See `FlipOptimizer.rule`."""
         return partial(tbso_flips, second_moment=self.state[parameter]["noise"], gamma=group["gamma"], eps=0.0)

@@ -1,0 +1,114 @@
+"""The flip rules, one file each: a module here is a rule, and its file name is the rule's name.
+
+Command line, recipes and reports read this registry. A rule of your own is named `module:Class`.
+"""
+
+import inspect
+import os
+import pkgutil
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from bsnn.errors import UserError
+from bsnn.extras import need
+
+if TYPE_CHECKING:
+    from bsnn.optim.base import FlipOptimizer
+
+# Decays that a constructor takes, by the fields of a config that hold one minus them.
+_DECAYS = {"beta": ("one_minus_beta1",), "betas": ("one_minus_beta1", "one_minus_beta2")}
+
+
+def names() -> tuple[str, ...]:
+    """The rules that come with the library; found without importing torch.
+
+    Example:
+        >>> names()
+        ('bso', 'sigma', 'tbso')
+    """
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def find(name: str) -> "type[FlipOptimizer]":
+    """The optimizer of a rule.
+
+    Args:
+        name: One of `names()`, or `module:Class` for a rule of your own.
+
+    Example:
+        >>> find("tbso").label
+        'T-BSO'
+    """
+    from bsnn.optim.base import FlipOptimizer
+
+    if name in names():
+        module = need(f"{__name__}.{name}")
+        own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
+        return next(value for value in own if inspect.isclass(value) and issubclass(value, FlipOptimizer))
+    module_name, _, class_name = name.partition(":")
+    if not class_name:
+        raise UserError(
+            f"optimizer: received {name!r}; expected one of {', '.join(names())}, or module:Class for a rule of your "
+            "own."
+        )
+    rule = getattr(_module(module_name, name), class_name, None)
+    if not (inspect.isclass(rule) and issubclass(rule, FlipOptimizer)):
+        raise UserError(f"optimizer: {name} is {rule!r}; expected a subclass of bsnn.optim.FlipOptimizer.")
+    return rule
+
+
+def _module(module_name: str, name: str) -> ModuleType:
+    """Imports a module of the user's, also from the current folder, as `python -m` would."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"optimizer: there is no module {error.name}, which {name} needs; expected one that Python finds from "
+            "here. Is its folder in PYTHONPATH?"
+        ) from error
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def label(name: str) -> str:
+    """What reports call a rule.
+
+    Example:
+        >>> label("sigma")
+        'Sigma-BSO'
+    """
+    rule = find(name)
+    return rule.label or rule.__name__
+
+
+def config_fields(rule: "type[FlipOptimizer]") -> tuple[str, ...]:
+    """The fields of a config that a rule takes: what its constructor is given.
+
+    Example:
+        >>> config_fields(find("bso"))
+        ('gamma', 'one_minus_beta1', 'initial_momentum', 'momentum_bits')
+    """
+    arguments = list(inspect.signature(rule).parameters)[1:]
+    return tuple(field for name in arguments for field in _DECAYS.get(name, (name,)))
+
+
+def build(rule: "type[FlipOptimizer]", params: Any, config: Mapping[str, Any]) -> "FlipOptimizer":
+    """A rule's optimizer with the settings of a config; what the config does not have keeps its default.
+
+    Args:
+        rule: The optimizer's class.
+        params: Binary parameters.
+        config: The fields of a training config, by name.
+    """
+    arguments: dict[str, Any] = {}
+    for name in list(inspect.signature(rule).parameters)[1:]:
+        if name in _DECAYS:
+            decays = tuple(1 - config[field] for field in _DECAYS[name])
+            arguments[name] = decays if name == "betas" else decays[0]
+        elif name in config:
+            arguments[name] = config[name]
+    return rule(params, **arguments)
