@@ -24,8 +24,9 @@ from typing import Any
 import torch
 
 import bsnn
-from bsnn.train.recipes import recipe
-from bsnn.train.trainer import Trainer, load_data
+from bsnn.paper.recipes import recipe
+from bsnn.train.build import load_data
+from bsnn.train.trainer import Trainer
 
 UPDATES, BATCH, TIME_STEPS = 30, 8, 3
 UNTIMED = ("seconds", "peak_bytes", "training_bytes")

@@ -20,10 +20,11 @@ from pathlib import Path
 import torch
 from survival import differences, end_of
 
+from bsnn.paper.recipes import recipe
+from bsnn.train.build import load_data
 from bsnn.train.loop import train
-from bsnn.train.recipes import recipe
 from bsnn.train.run import RunDirectory
-from bsnn.train.trainer import Trainer, load_data
+from bsnn.train.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "corruption.json"
 CONFIG = dataclasses.replace(recipe("digits"), plan=(8, 16, "pool", 16), train_samples=200, epochs=3)

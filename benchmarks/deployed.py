@@ -29,7 +29,8 @@ from bsnn.deploy.deployed import Deployed
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.native import libraries
 from bsnn.deploy.formats.c import export_c
-from bsnn.train.loop import evaluate_run, export_run
+from bsnn.train.load import evaluate_run
+from bsnn.train.loop import export_run
 
 RESULTS = Path(__file__).parent / "results" / "deployed.json"
 BATCH = 50

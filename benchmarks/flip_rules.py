@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import bsnn.train.trainer
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim import TBSO
 from bsnn.optim.base import FlipRule
-from bsnn.train.recipes import Config, recipe
-from bsnn.train.trainer import Trainer, load_data
+from bsnn.paper.recipes import recipe
+from bsnn.train.build import load_data
+from bsnn.train.config import Config
+from bsnn.train.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "flip_rules.json"
 BASE = dataclasses.replace(
@@ -37,6 +38,8 @@ class Share(TBSO):
     """Flips the share γ of a layer's weights, those with the largest W·M, as far as it is above 0."""
 
     def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
+        """See `FlipOptimizer.rule`."""
+
         def flips(signs: Tensor, momentum: Tensor) -> Tensor:
             pressure, count = signs * momentum, int(group["gamma"] * momentum.numel())
             threshold = pressure.topk(count).values[-1].clamp(min=0) if count else torch.inf
@@ -46,23 +49,20 @@ class Share(TBSO):
 
 
 CONSTANT = {"beta_schedule": "constant"}
-RULES: dict[str, tuple[type[TBSO], dict[str, Any]]] = {
-    "T-BSO, 1 − β1 annealed": (TBSO, {}),
-    "T-BSO": (TBSO, CONSTANT),
-    "T-BSO, v of recent gradients (1 − β2 = 0.01), γ = 0.1": (
-        TBSO, {**CONSTANT, "one_minus_beta2": 1e-2, "gamma": 0.1}
-    ),
-    "T-BSO, bias-corrected v, γ = 0.1": (TBSO, {**CONSTANT, "gamma": 0.1, "bias_correction": True}),
-    "the largest W·M, 5 % of the weights, annealed": (
-        Share, {**CONSTANT, "gamma": 0.05, "gamma_schedule": "cosine"}
-    ),
-    "Sigma-BSO, γ = 2": (TBSO, {**CONSTANT, "optimizer": "sigma", "gamma": 2.0}),
-    "Sigma-BSO, γ = 3": (TBSO, {**CONSTANT, "optimizer": "sigma", "gamma": 3.0}),
+RULES: dict[str, dict[str, Any]] = {
+    "T-BSO, 1 − β1 annealed": {},
+    "T-BSO": CONSTANT,
+    "T-BSO, v of recent gradients (1 − β2 = 0.01), γ = 0.1": {**CONSTANT, "one_minus_beta2": 1e-2, "gamma": 0.1},
+    "T-BSO, bias-corrected v, γ = 0.1": {**CONSTANT, "gamma": 0.1, "bias_correction": True},
+    "the largest W·M, 5 % of the weights, annealed": {
+        **CONSTANT, "optimizer": "__main__:Share", "gamma": 0.05, "gamma_schedule": "cosine"
+    },
+    "Sigma-BSO, γ = 2": {**CONSTANT, "optimizer": "sigma", "gamma": 2.0},
+    "Sigma-BSO, γ = 3": {**CONSTANT, "optimizer": "sigma", "gamma": 3.0},
 }  # fmt: skip
 
 
-def accuracy(rule: type[TBSO], config: Config) -> float:
-    bsnn.train.trainer.TBSO = rule  # what the trainer builds for "tbso"
+def accuracy(config: Config) -> float:
     trainer = Trainer(config, *load_data(config, None))
     for epoch in range(config.epochs):
         trainer.train_epoch()
@@ -79,9 +79,8 @@ def main() -> None:
     found: dict[tuple[str, float], list[float]] = {(name, rate): [] for name in RULES for rate in RATES}
     for number, seed in enumerate(seeds):
         for name, rate in found:
-            rule, fields = RULES[name]
-            config = dataclasses.replace(BASE, seed=seed, one_minus_beta1=rate, **fields)
-            found[name, rate].append(accuracy(rule, config))
+            config = dataclasses.replace(BASE, seed=seed, one_minus_beta1=rate, **RULES[name])
+            found[name, rate].append(accuracy(config))
             print(f"seed {seed}, 1 − β1 = {rate:g}, {name}: {found[name, rate][-1]:.4f}", flush=True)
         result = {
             "command": "python benchmarks/flip_rules.py --seeds " + " ".join(map(str, seeds[: number + 1])),

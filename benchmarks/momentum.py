@@ -25,8 +25,10 @@ import torch
 from torch import Tensor
 
 from bsnn.optim import momentum
-from bsnn.train.recipes import Config, recipe
-from bsnn.train.trainer import Trainer, load_data
+from bsnn.paper.recipes import recipe
+from bsnn.train.build import load_data
+from bsnn.train.config import Config
+from bsnn.train.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "momentum.json"
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from bsnn.atomic import replace_file
+from bsnn.atomic import write_file
 from bsnn.bench.training import in_a_process
 from bsnn.report.figures import line_chart, standalone
 
@@ -124,7 +124,7 @@ def main() -> None:
             "slopes": [line for _, slopes in figures.values() for line in slopes],
             "points": points,
         }
-        replace_file(options.out, (json.dumps(result, indent=1) + "\n").encode())
+        write_file(options.out, (json.dumps(result, indent=1) + "\n").encode())
         for cost, (svg, _) in figures.items():
             (options.figures / f"scaling-{cost}.svg").write_text(standalone(svg))
     for line in draw(points, "memory")[1] + draw(points, "seconds")[1]:

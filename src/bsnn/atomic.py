@@ -1,8 +1,10 @@
 """Files that are either whole or not there."""
 
+import errno
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bsnn.errors import UserError
@@ -32,12 +34,30 @@ def check_writable(path: Path, *, making_folders: bool = False) -> None:
         raise UserError(f"{path} cannot be written ({error.strerror or error}); choose another place.") from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Words a failure to write, such as a full disk, for the user."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "allow it" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else "make room"
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}); {remedy} or choose another place. What was there "
+            "before is intact."
+        ) from error
+
+
+def write_file(path: Path, content: bytes) -> None:
     """Replaces a file by new content, or leaves it as it was: written beside it, flushed to the disk and renamed.
 
     Raises:
-        OSError: If it cannot be written.
+        UserError: If it cannot be written.
     """
+    with writing(path):
+        _replace(path, content)
+
+
+def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + PARTIAL)
     try:
         with open(temporary, "wb") as file:

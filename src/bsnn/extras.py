@@ -1,5 +1,7 @@
-"""Packages of the optional extras, imported when they are first needed."""
+"""What is imported by its name: packages of the optional extras, and code of the user's own."""
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -25,3 +27,31 @@ def need(module: str) -> Any:
             raise
         extra = "train" if package in _TRAINING else "data"
         raise UserError(f"the package {package} is missing; install it with: pip install 'bsnn[{extra}]'") from error
+
+
+def named_object(name: str, option: str) -> Any:
+    """What `module:Name` names, also in a module of the current folder, as `python -m` would find it.
+
+    Args:
+        name: Module and name, separated by a colon.
+        option: Where it was given, for messages.
+
+    Example:
+        >>> named_object("math:tau", "example")
+        6.283185307179586
+    """
+    module_name, _, attribute = name.partition(":")
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{option}: there is no module {error.name}, which {name} needs; expected one that Python finds from here. "
+            "Is its folder in PYTHONPATH?"
+        ) from error
+    finally:
+        sys.path.remove(folder)
+    if not hasattr(module, attribute):
+        raise UserError(f"{option}: the module {module_name} has no {attribute!r}; expected module:Name, as {name}.")
+    return getattr(module, attribute)

@@ -9,8 +9,8 @@ from bsnn import UserError
 from bsnn.cli import commands as cli
 from bsnn.paper import TARGETS, document, experiments
 from bsnn.paper.document import _ORDER
+from bsnn.paper.recipes import RECIPES
 from bsnn.paper.target import Settings
-from bsnn.train.recipes import RECIPES
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from bsnn import UserError, atomic
+from bsnn.atomic import write_file
 from bsnn.train import checkpoint
-from bsnn.train.checkpoint import Checkpoints, DamagedCheckpoint, encode, load, write_atomically
+from bsnn.train.checkpoint import Checkpoints, DamagedCheckpoint, encode, load
 
 TREE = {
     "bits": torch.arange(11, dtype=torch.uint8),
@@ -103,7 +104,7 @@ def test_a_damaged_one_is_passed_over_by_name_and_replaced(tmp_path: Path) -> No
 @pytest.mark.parametrize("fails", ["open", "write", "fsync", "replace"])
 def test_a_failed_write_leaves_the_file_as_it_was(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "metrics.jsonl"
-    write_atomically(path, b"before")
+    write_file(path, b"before")
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -123,7 +124,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(fails: str, tmp_path: Path, mo
     else:
         monkeypatch.setattr(os, fails, full)
     with pytest.raises(UserError, match=r"metrics\.jsonl cannot be written \(No space left on device\); make room"):
-        write_atomically(path, b"after")
+        write_file(path, b"after")
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
     assert path.read_bytes() == b"before"
@@ -131,14 +132,14 @@ def test_a_failed_write_leaves_the_file_as_it_was(fails: str, tmp_path: Path, mo
 
 def test_an_interrupt_while_writing_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
-    write_atomically(path, b"before")
+    write_file(path, b"before")
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, b"after")
+        write_file(path, b"after")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a", b"before")]
 
 

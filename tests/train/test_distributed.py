@@ -22,12 +22,14 @@ from bsnn import UserError
 from bsnn.cli import commands as cli
 from bsnn.data.dataset import FileDataset
 from bsnn.nn.bits import BinaryParameter
+from bsnn.paper.recipes import recipe
 from bsnn.train import loop as train_loop
+from bsnn.train.build import load_data
+from bsnn.train.config import Config
 from bsnn.train.distributed import LostProcess, World, average, check_identical, first_on_machine, joined_world, summed
 from bsnn.train.loop import train
-from bsnn.train.recipes import Config, recipe
 from bsnn.train.run import RunDirectory
-from bsnn.train.trainer import Trainer, load_data
+from bsnn.train.trainer import Trainer
 
 TINY = dataclasses.replace(recipe("digits"), plan=(4, 8, "pool", 8), train_samples=199, batch_size=32, epochs=2)
 OPTIONS = ["--plan", "4,8,pool,8", "--train-samples", "200", "--batch-size", "32"]

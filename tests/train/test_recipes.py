@@ -10,7 +10,8 @@ import torch
 from bsnn import UserError
 from bsnn.cli import commands as cli
 from bsnn.data import ArrayDataset
-from bsnn.train.recipes import RECIPES, Config, choices_of, recipe, written
+from bsnn.paper.recipes import RECIPES, recipe
+from bsnn.train.config import Config, choices_of, written
 from bsnn.train.trainer import Trainer
 
 # Table 6 (BSO) and Table 7 (T-BSO): epochs, batch size, γ, 1 − β1, 1 − β2, learning rate.
@@ -83,7 +84,7 @@ def test_numbers_are_those_of_the_tables(name: str) -> None:
     assert (config.weights, config.width, config.updates) == ("binary", 1.0, "real-time")
     # Section 5.1: λ, V_th and the schedule of the learning rate.
     assert (config.leak, config.threshold, config.learning_rate_schedule) == (0.5, 1.0, "cosine")
-    assert f"{accuracy:.2f} %" in (RECIPES[name].__doc__ or "")
+    assert f"{accuracy:.2f} %" in RECIPES[name].description
 
 
 @pytest.mark.parametrize("name", COUNTERPARTS)
@@ -92,7 +93,7 @@ def test_counterparts_are_the_rows_of_table_2(name: str) -> None:
     row = (config.dataset, config.gradient, config.model, config.time_steps)
     assert row == COUNTERPARTS[name][:4]
     assert config.weights == "real"
-    assert f"{COUNTERPARTS[name][4]:.2f} %" in (RECIPES[name].__doc__ or "")
+    assert f"{COUNTERPARTS[name][4]:.2f} %" in RECIPES[name].description
 
 
 def test_imagenet_is_trained_at_one_step_and_then_fine_tuned() -> None:

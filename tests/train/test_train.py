@@ -22,10 +22,13 @@ import bsnn
 from bsnn import UserError
 from bsnn.cli import commands as cli
 from bsnn.data import FileDataset
+from bsnn.paper.recipes import recipe
 from bsnn.train import checkpoint, loop as train, trainer
-from bsnn.train.recipes import Config, recipe
+from bsnn.train.build import load_data
+from bsnn.train.config import Config
+from bsnn.train.metrics import warnings_of
 from bsnn.train.run import RunDirectory, default_out
-from bsnn.train.trainer import Trainer, load_data, warnings_of
+from bsnn.train.trainer import Trainer
 
 TINY = dataclasses.replace(recipe("digits"), plan=(4, 4, "pool", 4), train_samples=200, batch_size=32, epochs=3)
 TINY_OPTIONS = ["--plan", "4,4,pool,4", "--train-samples", "200", "--batch-size", "32", "--epochs", "3"]

@@ -21,7 +21,8 @@ import bsnn
 from bsnn.atomic import check_writable
 from bsnn.errors import UserError
 from bsnn.extras import need
-from bsnn.train.recipes import RECIPES, Config, choices_of, data_of_run, recipe, written
+from bsnn.paper.recipes import RECIPES, recipe
+from bsnn.train.config import Config, choices_of, data_of_run, written
 
 _OPTION = re.compile(r"^--\w+")
 
@@ -216,8 +217,8 @@ def _recipes(options: argparse.Namespace) -> dict[str, Any]:
     """What can be trained: the paper's runs and their small versions."""
     return {
         "recipes": [
-            {"name": name, "help": (make.__doc__ or "").splitlines()[0], **dataclasses.asdict(make())}
-            for name, make in RECIPES.items()
+            {"name": name, "help": entry.description, **dataclasses.asdict(entry.config)}
+            for name, entry in RECIPES.items()
         ]
     }
 

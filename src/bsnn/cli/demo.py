@@ -10,6 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import bsnn
+from bsnn.atomic import write_file
 from bsnn.data.loader import Loader
 from bsnn.deploy.convert import export
 from bsnn.deploy.deployed import Deployed
@@ -22,10 +23,10 @@ from bsnn.online.evaluate import over_time, predict
 from bsnn.online.loss import step_loss
 from bsnn.online.update import online_update
 from bsnn.optim import TBSO
+from bsnn.paper.recipes import recipe
 from bsnn.report import Confusion, RunRecord, page
-from bsnn.train.checkpoint import write_atomically
-from bsnn.train.recipes import recipe
-from bsnn.train.trainer import Trainer, build_network, load_data
+from bsnn.train.build import build_network, load_data
+from bsnn.train.trainer import Trainer
 
 CONFIG = recipe("digits")
 
@@ -80,10 +81,10 @@ def run_demo(seed: int, out: Path) -> dict[str, Any]:
         history=trainer.history,
         made_by={"bsnn": bsnn.__version__, "torch": torch.__version__},
         commands=[f"bsnn demo --seed {seed}"],
-        confusion=Confusion(tuple(trainer.classes), trainer.confusion()),
+        confusion=Confusion(tuple(trainer.spec.classes), trainer.evaluate()["confusion"]),
         notes=[],
     )
-    write_atomically(out / "report.html", page([record]).encode())
+    write_file(out / "report.html", page([record]).encode())
     size = model_size(trainer.net)
     return {
         "test_accuracy": last["test_accuracy"],

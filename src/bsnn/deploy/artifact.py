@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from bsnn.atomic import replace_file
+from bsnn.atomic import write_file
 from bsnn.errors import UserError
 
 Kind = Literal["input", "spikes", "counts", "fixed"]
@@ -432,10 +432,7 @@ def write(path: str | os.PathLike[str], artifact: Artifact) -> int:
     """Writes the file, whole or not at all, and returns its length."""
     path, content = Path(path), encode(artifact)
     decode(content)  # what a reader would refuse is not written
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror or error}); choose another place.") from error
+    write_file(path, content)
     return len(content)
 
 

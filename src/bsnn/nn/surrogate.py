@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bsnn.errors import UserError
+from bsnn.extras import named_object
+
 
 class Surrogate(Protocol):
     """Anything with a `derivative` of the distance from the threshold, x = u − V_th."""
@@ -92,3 +95,19 @@ def spike(x: Tensor, surrogate: Surrogate) -> Tensor:
         tensor([0., 1., 1.])
     """
     return _Spike.apply(x, surrogate)  # pyright: ignore[reportReturnType]
+
+
+def named(name: str) -> Surrogate:
+    """A surrogate with its default width, by the name of its class in lower case, or `module:Class` for your own.
+
+    Example:
+        >>> named("triangle")
+        Triangle(width=1.0)
+    """
+    if ":" in name:
+        return named_object(name, "surrogate")()
+    own = {key.lower(): value for key, value in globals().items() if getattr(value, "__module__", "") == __name__}
+    found = {key: value for key, value in own.items() if value is not Surrogate and hasattr(value, "derivative")}
+    if name not in found:
+        raise UserError(f"surrogate: received {name!r}; expected one of {', '.join(found)}, or module:Class.")
+    return found[name]()

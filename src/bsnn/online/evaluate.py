@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bsnn.errors import UserError
 from bsnn.nn.fused import recycling_state
@@ -85,47 +86,73 @@ def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
             handle.remove()
 
 
-class Evaluation(NamedTuple):
-    """Accuracy on a number of samples, and firing rates by layer."""
+@torch.no_grad()
+def estimate_statistics(net: nn.Module, batches: Iterable[Tensor], time_steps: int | None) -> None:
+    """Estimates BatchNorm's statistics anew from training inputs, because flips outrun running averages.
 
-    accuracy: float
-    samples: int
+    Args:
+        net: Called as `logits, state = net(frame, state)`.
+        batches: Inputs, as `predict` takes them.
+        time_steps: How often to show a still batch; None for inputs `[T, B, ...]`.
+    """
+    with estimating_statistics(net):
+        for inputs in batches:
+            predict(net, inputs, time_steps)
+
+
+class Evaluation(NamedTuple):
+    """What a network makes of labeled samples."""
+
+    confusion: Tensor
+    """Samples by true class, then by predicted class."""
+    total_loss: float
+    """Cross-entropy of the logits' mean over time, summed over samples."""
     firing_rates: dict[str, float]
+    """Share of the neurons that fired per time step, by layer."""
+
+    @property
+    def samples(self) -> int:
+        """How many there were."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the samples whose class was found."""
+        return int(self.confusion.trace()) / self.samples
+
+    @property
+    def loss(self) -> float:
+        """The mean over samples."""
+        return self.total_loss / self.samples
 
 
 @torch.no_grad()
-def evaluate(
-    net: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    time_steps: int | None,
-    *,
-    statistics: Iterable[Tensor] | None = None,
-) -> Evaluation:
-    """Accuracy of the predictions by summed logits, in evaluation mode; the mode is restored.
+def evaluate(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], time_steps: int | None) -> Evaluation:
+    """Measures the predictions by summed logits, in evaluation mode; the mode is restored.
+
+    While weights still flip, call `estimate_statistics` first.
 
     Args:
         net: Called as `logits, state = net(frame, state)`.
         batches: Inputs and labels.
         time_steps: How often to show a still batch; None for inputs `[T, B, ...]`.
-        statistics: Training inputs from which to estimate BatchNorm's statistics anew first. Needed while
-            weights still flip; see `bsnn.estimating_statistics`.
 
     Example:
         >>> net = bsnn.models.vgg((8, 8), in_channels=1)
         >>> x, y = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
-        >>> evaluate(net, [(x, y)], time_steps=4, statistics=[x]).samples
+        >>> estimate_statistics(net, [x], time_steps=4)
+        >>> evaluate(net, [(x, y)], time_steps=4).samples
         4
     """
-    if statistics is not None:
-        with estimating_statistics(net):
-            for inputs in statistics:
-                predict(net, inputs, time_steps)
-    correct = samples = 0
+    total_loss, confusion = 0.0, None
     with evaluating(net), counting_spikes(net) as rates:
         for inputs, labels in batches:
-            guesses = predict(net, inputs, time_steps).argmax(dim=1)
-            correct += int((guesses == labels).sum())
-            samples += len(labels)
-    if not samples:
+            steps = len(inputs) if time_steps is None else time_steps
+            logits = predict(net, inputs, time_steps)
+            classes, guesses = logits.shape[1], logits.argmax(dim=1)
+            pairs = torch.bincount((labels * classes + guesses).cpu(), minlength=classes**2).view(classes, classes)
+            confusion = pairs if confusion is None else confusion + pairs
+            total_loss += float(F.cross_entropy(logits / steps, labels, reduction="sum"))
+    if confusion is None:
         raise UserError("evaluate: received no samples; expected at least one batch of inputs and labels.")
-    return Evaluation(correct / samples, samples, rates.by_layer())
+    return Evaluation(confusion, total_loss, rates.by_layer())

@@ -15,11 +15,11 @@ import numpy
 import torch
 
 import bsnn
+from bsnn.atomic import write_file
 from bsnn.errors import UserError
 from bsnn.paper import experiments, gradients, memory, regret
 from bsnn.paper.document import document, result_text
 from bsnn.paper.target import Outcome, Scale, Settings
-from bsnn.train.checkpoint import write_atomically
 from bsnn.train.run import git_commit
 
 __all__ = ["TARGETS", "document", "reproduce"]
@@ -79,5 +79,5 @@ def reproduce(
     }
     path = results / f"{name}.json"
     results.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, result_text(result).encode())
+    write_file(path, result_text(result).encode())
     return {"path": str(path), **result}

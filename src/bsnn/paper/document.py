@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bsnn.atomic import write_file
 from bsnn.errors import UserError
 from bsnn.report.figures import line_chart, matrix_chart, standalone
-from bsnn.train.checkpoint import write_atomically
 
 _ORDER = (
     "table1", "table2", "table3", "table4", "table5", "figure3", "figure4", "figure5",
@@ -62,8 +62,8 @@ def document(results: Path, out: Path, benchmarks: Path | None = None) -> dict[s
                 parts.append(section(json.loads(path.read_text()), _link(path, out)))
     for name, picture in pictures.items():
         (out.parent / "figures").mkdir(parents=True, exist_ok=True)
-        write_atomically(out.parent / "figures" / name, picture.encode())
-    write_atomically(out, ("\n\n".join(parts) + "\n").encode())
+        write_file(out.parent / "figures" / name, picture.encode())
+    write_file(out, ("\n\n".join(parts) + "\n").encode())
     return {"path": str(out), "targets": [result["name"] for result in found], "missing": missing}
 
 

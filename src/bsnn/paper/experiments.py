@@ -14,10 +14,11 @@ from bsnn.data.finder import find
 from bsnn.errors import UserError
 from bsnn.nn.size import model_size
 from bsnn.optim import TBSO, SigmaBSO
+from bsnn.paper.recipes import recipe
 from bsnn.paper.target import Outcome, Settings, mean, mean_and_spread, trained
-from bsnn.train.loop import loaded_run
-from bsnn.train.recipes import Config, recipe
-from bsnn.train.trainer import build_network
+from bsnn.train.build import build_network
+from bsnn.train.config import Config
+from bsnn.train.load import loaded_run
 
 # A quarter of the digits and a narrow network: with all of them nearly every setting ends above 99 %.
 _DIGITS = dataclasses.replace(recipe("digits"), width=0.5, train_samples=400, batch_size=32, time_steps=2)

@@ -17,10 +17,12 @@ from bsnn.nn.trace import RuleName
 from bsnn.online.evaluate import over_time
 from bsnn.online.loss import step_loss
 from bsnn.optim import tbso_flips
+from bsnn.paper.recipes import recipe
 from bsnn.paper.target import Outcome, Settings
-from bsnn.train.loop import loaded_run, train
-from bsnn.train.recipes import recipe
-from bsnn.train.trainer import Trainer, build_network
+from bsnn.train.build import build_network
+from bsnn.train.load import loaded_run
+from bsnn.train.loop import train
+from bsnn.train.trainer import Trainer
 
 _RULES: tuple[RuleName, ...] = ("ottt", "ndot", "sltt", "bptt")
 Gradients = Mapping[str, Sequence[Tensor]]
@@ -48,7 +50,7 @@ def _trained(settings: Settings) -> Iterator[tuple[Trainer, str]]:
 def step_gradients(trainer: Trainer, rule: RuleName, inputs: Tensor, labels: Tensor) -> Gradients:
     """The gradients of L[t] for every t, with weights that stand still."""
     config = dataclasses.replace(trainer.config, gradient=rule)
-    net = build_network(config, len(trainer.classes), trainer.net.in_channels)
+    net = build_network(config, len(trainer.spec.classes), trainer.net.in_channels)
     net.load_state_dict(trainer.net.state_dict())
     binary = {name: p for name, p in net.named_parameters() if isinstance(p, BinaryParameter)}
     found: dict[str, list[Tensor]] = {name: [] for name in binary}

@@ -9,8 +9,9 @@ from torch import Tensor
 from bsnn.data.dataset import ArrayDataset
 from bsnn.kernels.memory import peak_bytes
 from bsnn.nn.bits import BinaryParameter
+from bsnn.paper.recipes import recipe
 from bsnn.paper.target import Outcome, Settings
-from bsnn.train.recipes import Config, recipe
+from bsnn.train.config import Config
 from bsnn.train.trainer import Trainer
 
 _METHODS: dict[str, dict[str, Any]] = {

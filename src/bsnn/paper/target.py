@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bsnn.train.recipes import Config
+from bsnn.train.config import Config
 from bsnn.train.sweep import sweep
 
 Scale = Literal["smoke", "small", "paper"]

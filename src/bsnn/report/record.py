@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bsnn.atomic import write_file
 from bsnn.errors import UserError
+from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.report.page import Confusion, RunRecord, page
-from bsnn.train.checkpoint import write_atomically
-from bsnn.train.loop import loaded_run
-from bsnn.train.recipes import RECIPES, Config, recipe, written
+from bsnn.train.config import Config, written
+from bsnn.train.load import loaded_run
 
 # A matrix of more classes cannot be read.
 _MOST_CLASSES = 100
@@ -38,7 +39,7 @@ def write_report(runs: Sequence[Path], out: Path, data: str | None = None) -> di
         common = os.path.commonpath([run.resolve().parent for run in runs])
         names = [run.resolve().relative_to(common).as_posix() for run in runs]
         records = [record._replace(name=name) for record, name in zip(records, names, strict=True)]
-    write_atomically(out, page(records).encode())
+    write_file(out, page(records).encode())
     notes = [f"{record.name}: {note}" for record in records for note in record.notes]
     return {"path": str(out), "bytes": os.path.getsize(out), "runs": [str(run) for run in runs], "notes": notes}
 
@@ -71,11 +72,11 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
     confusion, notes = None, []
     try:
         with loaded_run(path, data) as trainer:
-            if len(trainer.classes) <= _MOST_CLASSES:
-                confusion = Confusion(tuple(trainer.classes), trainer.confusion())
+            if len(trainer.spec.classes) <= _MOST_CLASSES:
+                confusion = Confusion(tuple(trainer.spec.classes), trainer.evaluate()["confusion"])
             else:
                 notes.append(
-                    f"no confusion matrix of {len(trainer.classes)} classes; at most {_MOST_CLASSES} are drawn"
+                    f"no confusion matrix of {len(trainer.spec.classes)} classes; at most {_MOST_CLASSES} are drawn"
                 )
     except UserError as error:
         notes.append(f"no confusion matrix: {error}")

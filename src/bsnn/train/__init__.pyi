@@ -1,3 +1,6 @@
-from bsnn.train.loop import evaluate_run as evaluate_run, train as train
-from bsnn.train.recipes import Config as Config, recipe as recipe
+from bsnn.train.config import Config as Config
+from bsnn.train.load import TrainedNetwork as TrainedNetwork, evaluate_run as evaluate_run, load_network as load_network
+from bsnn.train.loop import train as train
+from bsnn.train.recipes import Recipe as Recipe
+from bsnn.train.sweep import sweep as sweep
 from bsnn.train.trainer import Trainer as Trainer

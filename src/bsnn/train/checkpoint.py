@@ -7,12 +7,9 @@
 A file is written beside its final place, flushed to the disk and renamed, so that a crash leaves the one before.
 """
 
-import errno
 import hashlib
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor
 
-from bsnn.atomic import PARTIAL, replace_file
+from bsnn.atomic import PARTIAL, write_file, writing
 from bsnn.errors import UserError
 
 _MAGIC = b"BSNNCKPT"
@@ -31,29 +28,6 @@ _NAME = re.compile(r"update-(\d{9})\.ckpt")
 
 class DamagedCheckpoint(UserError):
     """A file that is not a whole checkpoint."""
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Words a failure to write, such as a full disk, for the user."""
-    try:
-        yield
-    except OSError as error:
-        remedy = "allow it" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else "make room"
-        raise UserError(
-            f"{path} cannot be written ({error.strerror or error}); {remedy} or choose another --out. What was "
-            "written before is intact: go on with --resume."
-        ) from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file by new content, or leaves it as it was.
-
-    Raises:
-        UserError: If it cannot be written.
-    """
-    with writing(path):
-        replace_file(path, content)
 
 
 def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -149,8 +123,8 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
         # The best one first: a run that is killed in between writes both again.
         if best:
-            write_atomically(self.best, content)
-        write_atomically(self.folder / f"update-{update:09d}.ckpt", content)
+            write_file(self.best, content)
+        write_file(self.folder / f"update-{update:09d}.ckpt", content)
         # Newer ones were damaged and passed over; partial ones are what a killed process left.
         numbered = self._numbered()
         newer = [path for number, path in numbered if number > update]

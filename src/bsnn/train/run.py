@@ -1,4 +1,4 @@
-"""The files of one run: config.json, metrics.jsonl (a line an epoch), checkpoints/ and tensorboard/."""
+"""The files of one run: config.json, metrics.jsonl (one line per epoch), checkpoints/ and tensorboard/."""
 
 import dataclasses
 import fcntl
@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 import bsnn
+from bsnn.atomic import write_file, writing
 from bsnn.errors import UserError
-from bsnn.train.checkpoint import Checkpoints, write_atomically, writing
-from bsnn.train.recipes import Config, data_of_run
+from bsnn.train.checkpoint import Checkpoints
+from bsnn.train.config import Config, config_from_json, data_of_run
+from bsnn.train.metrics import EpochMetrics
 
 
 class RunDirectory:
@@ -70,26 +72,22 @@ class RunDirectory:
             "versions": {"bsnn": bsnn.__version__, "python": platform.python_version(), "torch": torch.__version__},
             "git_commit": git_commit(),
         }
-        write_atomically(self.path / "config.json", (json.dumps(content, indent=1) + "\n").encode())
+        write_file(self.path / "config.json", (json.dumps(content, indent=1) + "\n").encode())
 
     def data(self) -> str | None:
         """The folder of data that the run was started with, if config.json can tell."""
         return data_of_run(self.path)
 
-    def write_history(self, history: list[dict[str, Any]]) -> None:
+    def write_history(self, history: Sequence[EpochMetrics]) -> None:
         """Writes metrics.jsonl."""
         text = "".join(json.dumps(line) + "\n" for line in history)
-        write_atomically(self.path / "metrics.jsonl", text.encode())
+        write_file(self.path / "metrics.jsonl", text.encode())
 
 
 def saved_config(state: dict[str, Any]) -> Config:
     """The config that a checkpoint was trained with."""
-    saved = state["config"]
-    unknown = sorted(saved.keys() - {field.name for field in dataclasses.fields(Config)})
     try:
-        if unknown:
-            raise ValueError(f"unknown fields: {', '.join(unknown)}")
-        return Config(**{**saved, "plan": tuple(saved["plan"])})
+        return config_from_json(state["config"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"the run is of another version of bsnn than this one, {bsnn.__version__} ({error}); go on with the one "

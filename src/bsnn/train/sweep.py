@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bsnn.atomic import write_file
 from bsnn.errors import UserError
-from bsnn.train.checkpoint import write_atomically
+from bsnn.train.config import Config, written
 from bsnn.train.distributed import joined_world
 from bsnn.train.loop import train
-from bsnn.train.recipes import Config, written
 from bsnn.train.trainer import Diverged
 
 Grid = Mapping[str, Sequence[Any]]
@@ -56,8 +56,8 @@ def sweep(config: Config, grid: Grid, out: Path, **options: Any) -> dict[str, An
                 row = {**point, "run": str(run), "test_accuracy": None, "error": str(error)}
             result["points"].append(row)
             if world.is_first:
-                write_atomically(out / "sweep.json", (json.dumps(result, indent=1) + "\n").encode())
-                write_atomically(out / "sweep.md", (table(result) + "\n").encode())
+                write_file(out / "sweep.json", (json.dumps(result, indent=1) + "\n").encode())
+                write_file(out / "sweep.md", (table(result) + "\n").encode())
     return result
 
 

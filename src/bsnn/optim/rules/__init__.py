@@ -4,16 +4,12 @@ Command line, recipes and reports read this registry. A rule of your own is name
 """
 
 import inspect
-import os
 import pkgutil
-import sys
 from collections.abc import Mapping
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bsnn.errors import UserError
-from bsnn.extras import need
+from bsnn.extras import named_object, need
 
 if TYPE_CHECKING:
     from bsnn.optim.base import FlipOptimizer
@@ -48,30 +44,15 @@ def find(name: str) -> "type[FlipOptimizer]":
         module = need(f"{__name__}.{name}")
         own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
         return next(value for value in own if inspect.isclass(value) and issubclass(value, FlipOptimizer))
-    module_name, _, class_name = name.partition(":")
-    if not class_name:
+    if ":" not in name:
         raise UserError(
             f"optimizer: received {name!r}; expected one of {', '.join(names())}, or module:Class for a rule of your "
             "own."
         )
-    rule = getattr(_module(module_name, name), class_name, None)
+    rule = named_object(name, "optimizer")
     if not (inspect.isclass(rule) and issubclass(rule, FlipOptimizer)):
         raise UserError(f"optimizer: {name} is {rule!r}; expected a subclass of bsnn.optim.FlipOptimizer.")
     return rule
-
-
-def _module(module_name: str, name: str) -> ModuleType:
-    """Imports a module of the user's, also from the current folder, as `python -m` would."""
-    sys.path.insert(0, os.getcwd())
-    try:
-        return import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"optimizer: there is no module {error.name}, which {name} needs; expected one that Python finds from "
-            "here. Is its folder in PYTHONPATH?"
-        ) from error
-    finally:
-        sys.path.remove(os.getcwd())
 
 
 def label(name: str) -> str:

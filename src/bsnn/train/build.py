@@ -1,0 +1,90 @@
+"""What a config stands for: its network, its data, its optimizers and their schedules."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from bsnn.data.dataset import Dataset
+from bsnn.data.finder import named
+from bsnn.data.spec import DataSpec
+from bsnn.data.subset import some_samples, without_some_samples
+from bsnn.models import resnet18, vgg, vgg11
+from bsnn.nn import surrogate
+from bsnn.nn.bits import split_parameters
+from bsnn.nn.network import ImageNetwork
+from bsnn.nn.neuron import LIF
+from bsnn.optim import FlipOptimizer, Schedule, constant, cosine, inverse_sqrt, rules, step_decay
+from bsnn.train.config import Config
+
+
+def build_network(config: Config, num_classes: int, in_channels: int) -> ImageNetwork:
+    """The network of a config, initialized from torch's present random state."""
+    neuron = LIF(config.leak, config.threshold, surrogate.named(config.surrogate), config.gradient)
+    shared: dict[str, Any] = {
+        "num_classes": num_classes,
+        "in_channels": in_channels,
+        "width": config.width,
+        "weights": config.weights,
+        "neuron": neuron,
+    }
+    if config.model == "vgg":
+        return vgg(config.plan, **shared)
+    if config.model == "vgg11":
+        return vgg11(**shared)
+    return resnet18(stem=224 if config.image_size >= 128 else 32, **shared)
+
+
+def network_for(config: Config, spec: DataSpec) -> ImageNetwork:
+    """The network of a config for such data."""
+    return build_network(config, len(spec.classes), spec.shape[-3])
+
+
+def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:
+    """Training and test set of a config, from a folder or where `bsnn.data` keeps downloads.
+
+    With `validation_samples`, accuracy is measured on a part of the training set that is not trained on.
+    """
+    settings = {"size": config.image_size, "time_steps": config.time_steps}
+    train = named(config.dataset, "train", root, **settings)
+    if config.validation_samples:
+        train, test = without_some_samples(train, config.validation_samples)
+    else:
+        test = named(config.dataset, "test", root, **settings)
+    return some_samples(train, config.train_samples or len(train)), test
+
+
+def build_optimizers(config: Config, net: nn.Module) -> tuple[FlipOptimizer | None, Optimizer]:
+    """The flip optimizer, if there are binary weights, and SGD for all other parameters."""
+    flip, parameters = None, list(net.parameters())
+    if config.weights == "binary":
+        binary, parameters = split_parameters(net)
+        settings = dataclasses.asdict(config)
+        if config.gradient == "bptt":
+            settings["time_steps"] = 1  # a sequence has one gradient
+        flip = rules.build(rules.find(config.optimizer), binary, settings)
+    return flip, torch.optim.SGD(parameters, lr=config.learning_rate, momentum=config.sgd_momentum)
+
+
+def build_schedules(config: Config, flip: FlipOptimizer | None, sgd: Optimizer, num_batches: int) -> list[Schedule]:
+    """How the settings of the optimizers decay, counted in batches.
+
+    Args:
+        config: The config.
+        flip: The flip optimizer.
+        sgd: The optimizer of the real-valued parameters.
+        num_batches: Batches per epoch.
+    """
+    factors = {
+        "constant": constant(),
+        "step": step_decay(config.decay_epochs * num_batches),
+        "cosine": cosine(config.epochs * num_batches),
+        "inverse_sqrt": inverse_sqrt(),
+    }
+    schedules = [Schedule(sgd, lr=factors[config.learning_rate_schedule])]
+    if flip is not None:
+        gamma, beta = factors[config.gamma_schedule], factors[config.beta_schedule]
+        schedules.append(Schedule(flip, gamma=gamma, one_minus_beta1=beta))
+    return schedules

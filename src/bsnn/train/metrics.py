@@ -1,0 +1,101 @@
+"""The metrics of an epoch: the one schema of metrics.jsonl, and what a person should know about a line of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, TypedDict, get_type_hints
+
+from bsnn.errors import UserError
+
+
+class EpochMetrics(TypedDict):
+    """One line of metrics.jsonl."""
+
+    epoch: int
+    """From 1."""
+    train_loss: float
+    train_accuracy: float
+    test_accuracy: float
+    test_loss: float
+    learning_rate: float
+    firing_rates: dict[str, float]
+    """Share of the neurons that fired per time step, by layer."""
+    seconds: float
+    """Spent on training, without evaluation."""
+    peak_bytes: int
+    """The most memory that the process has held so far."""
+    warnings: list[str]
+    training_bytes: NotRequired[int]
+    """The most that the first two updates held, counted tensor by tensor."""
+    gamma: NotRequired[float]
+    """With binary weights, as all that follows."""
+    one_minus_beta1: NotRequired[float]
+    flip_ratio: NotRequired[float]
+    """Share of the weights that flipped per update."""
+    flip_ratios: NotRequired[dict[str, float]]
+    """The same by parameter."""
+
+
+def check_metrics(line: Any, place: str) -> EpochMetrics:
+    """Refuses what is not a line of metrics.
+
+    Args:
+        line: What was read.
+        place: Where from, for the message.
+    """
+    if not isinstance(line, dict):
+        raise UserError(f"{place}: received {line!r}; expected an epoch, as `bsnn train` writes it.")
+    wrong = [name for name in EpochMetrics.__required_keys__ if name not in line]
+    for name, kind in get_type_hints(EpochMetrics).items():
+        if name in line and not _is(kind, line[name]):
+            wrong.append(name)
+    if wrong:
+        raise UserError(
+            f"{place}: received an epoch without a proper {', '.join(sorted(wrong))}; expected what `bsnn train` "
+            "writes. Restore the file, or leave this run out."
+        )
+    return line  # pyright: ignore[reportReturnType]
+
+
+def _is(kind: Any, value: Any) -> bool:
+    if kind in (int, float):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == list[str]:
+        return isinstance(value, list)
+    return isinstance(value, dict) and all(isinstance(number, int | float) for number in value.values())
+
+
+def warnings_of(line: EpochMetrics, history: Sequence[EpochMetrics]) -> list[str]:
+    """What a person should know about an epoch: dead or saturated layers, flips that stop or grow."""
+    found = []
+    for name, rate in line["firing_rates"].items():
+        if rate < 1e-4:
+            found.append(f"layer {name} hardly ever fires ({rate:.2%})")
+        elif rate > 0.99:
+            found.append(f"layer {name} fires nearly always ({rate:.2%})")
+    if "flip_ratios" not in line or "flip_ratio" not in line or "one_minus_beta1" not in line:
+        return found
+    annealed = history and line["one_minus_beta1"] < 0.02 * history[0].get("one_minus_beta1", 0.0)
+    for name, ratio in line["flip_ratios"].items():
+        if ratio == 0 and not annealed:
+            found.append(f"the weights of {name} have stopped flipping")
+    before = [earlier.get("flip_ratio", 0.0) for earlier in history[-2:]]
+    if len(before) == 2 and line["flip_ratio"] > 1.5 * before[1] > 1.5**2 * before[0]:
+        found.append(
+            f"flips grow: {line['flip_ratio']:.2%} of the weights per update; anneal 1 − β1, or start it lower"
+        )
+    return found
+
+
+@dataclass
+class Tally:
+    """What adds up over an epoch, over all processes."""
+
+    loss: float = 0.0
+    correct: float = 0
+    seen: float = 0
+    seconds: float = 0.0
+    flips: list[int] = field(default_factory=list)
+    """By binary parameter."""
+    flip_updates: int = 0
+    training_bytes: int = 0
+    """The most that the first two updates of the run held."""
