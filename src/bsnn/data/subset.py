@@ -1,0 +1,70 @@
+"""A part of a data set: chosen samples, or so many of them spread evenly over a set that may be sorted by class."""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bsnn.data.dataset import ArrayDataset, Dataset, FileDataset, Kind
+
+
+def some_samples(data: Dataset, count: int) -> Dataset:
+    """A data set of `count` samples, spread evenly over `data`; all of it if it has no more.
+
+    Example:
+        >>> some_samples(bsnn.data.digits(), 4).labels.tolist()
+        [0, 6, 6, 5]
+    """
+    return data if count >= len(data) else subset(data, spread(len(data), count))
+
+
+def spread(length: int, count: int) -> np.ndarray:
+    """Numbers of `count` samples, spread evenly over `length`.
+
+    Example:
+        >>> spread(10, 4).tolist()
+        [0, 2, 5, 7]
+    """
+    return np.arange(count) * length // count
+
+
+def subset(data: Dataset, chosen: np.ndarray) -> Dataset:
+    """The samples of a data set whose numbers are `chosen`.
+
+    Example:
+        >>> subset(bsnn.data.digits(), [0, 2]).labels.tolist() == bsnn.data.digits().labels[[0, 2]].tolist()
+        True
+    """
+    labels = data.labels[chosen]
+    if type(data) is ArrayDataset:
+        return dataclasses.replace(data, labels=labels, samples=data.samples[chosen])
+    if type(data) is FileDataset:
+        return dataclasses.replace(data, labels=labels, paths=[data.paths[i] for i in chosen])
+    return _Subset(data, np.asarray(chosen), labels)
+
+
+@dataclass(eq=False)
+class _Subset:
+    """Chosen samples of a data set of any other class, which reads them itself."""
+
+    whole: Dataset
+    chosen: np.ndarray
+    labels: np.ndarray
+    name: str = field(init=False)
+    kind: Kind = field(init=False)
+    classes: tuple[str, ...] = field(init=False)
+    shape: tuple[int, ...] = field(init=False)
+    mean: tuple[float, ...] = field(init=False)
+    std: tuple[float, ...] = field(init=False)
+    scale: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("name", "kind", "classes", "shape", "mean", "std", "scale"):
+            setattr(self, name, getattr(self.whole, name))
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def read(self, index: int, rng: np.random.Generator | None = None) -> np.ndarray:
+        """Reads one raw sample."""
+        return self.whole.read(int(self.chosen[index]), rng)
