@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from bsnn.deploy.convert import Exported, export
+from bsnn.deploy.export import Exported, export
 from bsnn.errors import UserError
 from bsnn.online.ledger import predict_memory
 from bsnn.train.checkpoint import writing
