@@ -197,7 +197,7 @@ def test_numpy_and_torch_give_the_same_integers_and_are_near_the_trained_network
     with bsnn.estimating_statistics(net):
         bsnn.predict(net, x, 3)
     net.eval()
-    exported = bsnn.export(net, tmp_path / "model.bsnn", time_steps=3)
+    exported = bsnn.export(net, tmp_path / "model.bsnn", input_shape=shape, time_steps=3)
     engine = bsnn.load(exported.path, kernel="numpy")
     record: dict[str, np.ndarray] = {}
     outputs = engine.outputs(x.numpy(), record)
