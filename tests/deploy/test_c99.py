@@ -14,6 +14,7 @@ import bsnn
 from bsnn.deploy.codec import read
 from bsnn.deploy.formats._c_text import comment, string
 from bsnn.deploy.formats.c import export_c
+from bsnn.deploy.inspection import inspect
 
 # Compilers, what runs their programs here, and what links them.
 COMPILERS = {
@@ -45,6 +46,8 @@ def test_the_digits_model_on_each_machine(compiler: str, tmp_path: Path) -> None
     assert re.findall(r"vector \d: (\d), as expected", output) == [str(label) for label in labels]
     assert "0 of 3 vectors wrong" in output
     assert f"{result['ram_bytes']} bytes of memory" in output
+    found = inspect(read(bsnn.digits_model()))
+    assert all(found[key] == result[key] for key in ("weight_bytes", "flash_bytes", "ram_bytes"))
     assert result["weight_bytes"] < result["flash_bytes"] < 256 * 1024
     assert result["ram_bytes"] < 64 * 1024
 

@@ -12,7 +12,6 @@ from torch import nn
 import bsnn
 from bsnn.data.dataset import ArrayDataset
 from bsnn.data.events import EVENT_SCALE
-from bsnn.data.spec import DataSpec
 from bsnn.deploy.codec import read
 from bsnn.deploy.comparison import compare
 from bsnn.deploy.inspection import inspect, inspect_text
@@ -59,7 +58,7 @@ def test_a_shape_is_needed_whatever_the_network_has_seen(tmp_path: Path) -> None
 def test_a_spec_stands_for_the_data(tmp_path: Path) -> None:
     data = bsnn.data.digits("test")
     net = trained(bsnn.models.vgg((4, 4), in_channels=1), torch.randn(8, 1, 8, 8))
-    spec = DataSpec.from_json(json.loads(json.dumps(DataSpec.of(data).as_json())))
+    spec = bsnn.data.DataSpec.from_json(json.loads(json.dumps(bsnn.data.DataSpec.of(data).as_json())))
     without = bsnn.export(net, tmp_path / "without.bsnn", spec=spec, time_steps=2)
     compared = bsnn.export(net, tmp_path / "with.bsnn", data=data, time_steps=2, samples=32)
     both = bsnn.export(net, tmp_path / "both.bsnn", spec=spec, data=data, time_steps=2, samples=32)
@@ -78,7 +77,7 @@ def test_a_spec_stands_for_the_data(tmp_path: Path) -> None:
 
 def test_a_spec_of_events_brings_their_time_steps(tmp_path: Path) -> None:
     decode = {"sensor": [34, 34], "presence": True}
-    spec = DataSpec("dvs", "event", ("a", "b"), (5, 2, 8, 8), (0.5, 0.5), (1.0, 1.0), EVENT_SCALE, decode)
+    spec = bsnn.data.DataSpec("dvs", "event", ("a", "b"), (5, 2, 8, 8), (0.5, 0.5), (1.0, 1.0), EVENT_SCALE, decode)
     net = bsnn.models.vgg((4,), in_channels=2, num_classes=2).eval()
     made = read(bsnn.export(net, tmp_path / "m.bsnn", spec=spec).path)
     assert (made.time_steps, made.input.kind) == (5, "event")
@@ -89,7 +88,10 @@ def test_a_spec_of_events_brings_their_time_steps(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"input_shape": (3, 8, 8)}, r"input_shape=\(3, 8, 8\), and samples of digits have shape \(1, 8, 8\)"),
-        ({"spec": DataSpec("own", "image", ("a",), (1, 9, 9), (0.0,), (1.0,), 1.0)}, "samples of what the network was"),
+        (
+            {"spec": bsnn.data.DataSpec("own", "image", ("a",), (1, 9, 9), (0.0,), (1.0,), 1.0)},
+            "samples of what the network was",
+        ),
         ({"samples": 0}, "samples: received 0"),
     ],
 )

@@ -27,7 +27,21 @@ def read_model(content: bytes) -> tuple[dict, bytes]:
     assert length == len(content)
     assert header_length % 8 == 0
     assert content[24:56] == hashlib.sha256(content[:24] + content[56:]).digest()
-    return json.loads(content[56 : 56 + header_length]), content[56 + header_length :]
+    header, data = json.loads(content[56 : 56 + header_length]), content[56 + header_length :]
+    assert content[56 : 56 + header_length].rstrip(b" ").endswith(b"}")
+    end = 0
+    for offset, size in tensors(header):
+        assert offset == -(-end // 8) * 8
+        assert not any(data[end:offset])
+        end = offset + size
+    assert end == len(data)
+    return header, data
+
+
+def tensors(header: dict) -> list[list[int]]:
+    """All `[offset, length]` of a header, in order."""
+    keys = ("weight", "multiplier", "offset")
+    return [layer[key] for layer in header["layers"] for key in keys if key in layer]
 
 
 def tensor(layer: dict, key: str, data: bytes, dtype: str) -> np.ndarray:
@@ -283,12 +297,6 @@ def layer(kind: str = "synapse", **keys):
 def test_a_wrong_header_with_a_right_checksum_is_refused(content: bytes, change, message: str) -> None:
     with pytest.raises(BadModel, match=message):
         decode(changed(content, change))
-
-
-def tensors(header: dict) -> list[list[int]]:
-    """All `[offset, length]` of a header, in order."""
-    keys = ("weight", "multiplier", "offset")
-    return [layer[key] for layer in header["layers"] for key in keys if key in layer]
 
 
 def move(number: int, offset: int, length: int = 0):
