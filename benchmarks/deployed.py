@@ -23,14 +23,16 @@ import numpy as np
 import torch
 
 import bsnn
+from bsnn.data.accuracy import accuracy
 from bsnn.data.dataset import Dataset
-from bsnn.deploy.artifact import Artifact, read
+from bsnn.deploy.codec import read
 from bsnn.deploy.deployed import Deployed
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.native import libraries
+from bsnn.deploy.files import batches
 from bsnn.deploy.formats.c import export_c
+from bsnn.deploy.schema import Artifact
 from bsnn.train.load import evaluate_run
-from bsnn.train.loop import export_run
 
 RESULTS = Path(__file__).parent / "results" / "deployed.json"
 BATCH = 50
@@ -132,10 +134,7 @@ def main() -> None:
             data = bsnn.data.cifar10(options.cifar10, "test")
             result = compared(read(path), data, options.samples)
             engine = bsnn.load(path)
-            starts = range(0, len(data), BATCH)
-            right = sum(
-                int((engine.predict(data.samples[s : s + BATCH]) == data.labels[s : s + BATCH]).sum()) for s in starts
-            )
+            after = accuracy(engine.predict, batches(engine, data))
         before = evaluate_run(Path(run), options.cifar10)["test_accuracy"]
         result |= {
             "model": config["model"],
@@ -144,8 +143,8 @@ def main() -> None:
             "bytes": made["bytes"],
             "spikes_changed_by_conversion": made["spikes_changed"],
             "accuracy_trained": before,
-            "accuracy_deployed": right / len(data),
-            "accuracy_samples": len(data),
+            "accuracy_deployed": after.accuracy,
+            "accuracy_samples": after.samples,
         }
         results[Path(run).name] = result
         print(json.dumps(result), flush=True)

@@ -13,7 +13,7 @@ import torch
 
 import bsnn
 from bsnn.data import digits
-from bsnn.deploy.artifact import read
+from bsnn.deploy.codec import read
 from bsnn.deploy.formats.c import export_c
 
 RESULTS = Path(__file__).parent / "results" / "sizes.json"
@@ -25,10 +25,7 @@ def main() -> None:
         size = bsnn.model_size(bsnn.models.vgg11(num_classes=classes))
         networks[f"vgg11, {classes} classes"] = {"real_bytes": size.real_bytes, "stored_bytes": size.stored_bytes}
     with tempfile.TemporaryDirectory() as folder:
-        net = bsnn.models.vgg11()
-        with torch.no_grad():
-            net(torch.zeros(1, 3, 32, 32), None)
-        file_bytes = bsnn.export(net, Path(folder) / "model.bsnn").bytes
+        file_bytes = bsnn.export(bsnn.models.vgg11(), Path(folder) / "model.bsnn", input_shape=(3, 32, 32)).bytes
         c99 = export_c(read(bsnn.digits_model()), Path(folder) / "c", digits("test").samples[:3])
     result = {
         "command": "python benchmarks/sizes.py",

@@ -4,7 +4,7 @@ import torch
 
 import bsnn
 from bsnn.bench.inference import EagerTorch, bench_inference, inference_text
-from bsnn.deploy.artifact import read
+from bsnn.deploy.codec import read
 from bsnn.deploy.engine import Engine, digits_model
 from bsnn.errors import UserError
 

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import bsnn
-from bsnn.deploy.artifact import read
-from bsnn.deploy.formats.c import _comment, _text, export_c
+from bsnn.deploy.codec import read
+from bsnn.deploy.formats._c_text import comment, string
+from bsnn.deploy.formats.c import export_c
+from bsnn.deploy.inspection import inspect
 
 # Compilers, what runs their programs here, and what links them.
 COMPILERS = {
@@ -44,7 +46,9 @@ def test_the_digits_model_on_each_machine(compiler: str, tmp_path: Path) -> None
     assert re.findall(r"vector \d: (\d), as expected", output) == [str(label) for label in labels]
     assert "0 of 3 vectors wrong" in output
     assert f"{result['ram_bytes']} bytes of memory" in output
-    assert result["flash_bytes"] < 256 * 1024
+    found = inspect(read(bsnn.digits_model()))
+    assert all(found[key] == result[key] for key in ("weight_bytes", "flash_bytes", "ram_bytes"))
+    assert result["weight_bytes"] < result["flash_bytes"] < 256 * 1024
     assert result["ram_bytes"] < 64 * 1024
 
 
@@ -53,7 +57,8 @@ def test_every_op_survives_the_export(tmp_path: Path) -> None:
     net = bsnn.models.resnet18(num_classes=3, in_channels=2, width=0.0625)
     with bsnn.estimating_statistics(net):
         bsnn.predict(net, torch.randn(4, 2, 37, 37), 3)
-    bsnn.export(net, tmp_path / "model.bsnn", time_steps=3, classes=["a", 'quote " and \\', "ünï??="])
+    classes = ["a", 'quote " and \\', "ünï??="]
+    bsnn.export(net, tmp_path / "model.bsnn", input_shape=(2, 37, 37), time_steps=3, classes=classes)
     export_c(read(tmp_path / "model.bsnn"), tmp_path / "c")
     output = check(tmp_path / "c", "gcc")
     assert "0 of 4 vectors wrong" in output
@@ -80,11 +85,11 @@ def test_the_library_part_needs_nothing_but_memory_functions(tmp_path: Path) -> 
 
 
 def test_names_become_strings_of_c() -> None:
-    assert _text('a"\\?é') == '"a\\042\\134\\077\\303\\251"'
+    assert string('a"\\?é') == '"a\\042\\134\\077\\303\\251"'
 
 
-def test_a_name_cannot_leave_its_comment() -> None:
-    assert _comment("x *\\ int evil; /* */") == "x ?? int evil? ?? ??"
+def test_a_name_cannot_leave_itscomment() -> None:
+    assert comment("x *\\ int evil; /* */") == "x ?? int evil? ?? ??"
 
 
 def test_bytes_become_the_same_integers_in_c(tmp_path: Path) -> None:

@@ -10,10 +10,20 @@ import pytest
 import torch
 
 import bsnn
-from bsnn.deploy import artifact
-from bsnn.deploy.artifact import Add, Artifact, AveragePool, Concat, InputSpec, Lif, MaxPool, Scale, Synapse
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.plain import Plain
+from bsnn.deploy.schema import (
+    Add,
+    Artifact,
+    AveragePool,
+    BadModel,
+    Concat,
+    InputSpec,
+    Lif,
+    MaxPool,
+    Scale,
+    Synapse,
+)
 
 ONE = 2**16
 
@@ -187,7 +197,7 @@ def test_numpy_and_torch_give_the_same_integers_and_are_near_the_trained_network
     with bsnn.estimating_statistics(net):
         bsnn.predict(net, x, 3)
     net.eval()
-    exported = bsnn.export(net, tmp_path / "model.bsnn", time_steps=3)
+    exported = bsnn.export(net, tmp_path / "model.bsnn", input_shape=shape, time_steps=3)
     engine = bsnn.load(exported.path, kernel="numpy")
     record: dict[str, np.ndarray] = {}
     outputs = engine.outputs(x.numpy(), record)
@@ -312,5 +322,5 @@ def test_loading_and_predicting_never_imports_torch() -> None:
 def test_a_file_that_is_missing_is_named() -> None:
     with pytest.raises(bsnn.UserError, match=r"nowhere\.bsnn cannot be read"):
         bsnn.load("nowhere.bsnn")
-    with pytest.raises(artifact.BadModel, match="no model file"):
+    with pytest.raises(BadModel, match="no model file"):
         bsnn.load(__file__)

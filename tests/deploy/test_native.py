@@ -13,7 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bsnn.deploy.artifact import (
+from bsnn.deploy.codec import encode
+from bsnn.deploy.engine import native, plain
+from bsnn.deploy.engine.native import Native, libraries
+from bsnn.deploy.engine.plain import Plain
+from bsnn.deploy.schema import (
     Add,
     Artifact,
     AveragePool,
@@ -25,11 +29,7 @@ from bsnn.deploy.artifact import (
     Scale,
     Synapse,
     Value,
-    encode,
 )
-from bsnn.deploy.engine import native, plain
-from bsnn.deploy.engine.native import Native, libraries
-from bsnn.deploy.engine.plain import Plain
 from bsnn.errors import UserError
 
 LIBRARIES = [

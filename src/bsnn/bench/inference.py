@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import bsnn
-from bsnn.deploy.artifact import Add, Artifact, AveragePool, Concat, InputSpec, Layer, Lif, MaxPool, Scale, Synapse
 from bsnn.deploy.engine import Engine, Kernel
+from bsnn.deploy.schema import Add, Artifact, AveragePool, Concat, InputSpec, Layer, Lif, MaxPool, Scale, Synapse
 from bsnn.errors import UserError
 from bsnn.models.vgg import VGG11
 
@@ -93,11 +93,7 @@ def _parameters(layer: Layer) -> tuple[Tensor, ...]:
     offset = torch.from_numpy(layer.offset.astype(np.float32))
     if isinstance(layer, Scale):
         return gain.float(), offset
-    rows, outs = layer.weight, layer.out // layer.groups
-    if layer.weights == "bits":
-        rows = np.unpackbits(rows, axis=1, count=outs, bitorder="little") * 2.0 - 1
-    grouped = torch.from_numpy(rows.astype(np.float64)).view(*layer.kernel, layer.groups, -1, outs)
-    weight = grouped.permute(2, 4, 3, 0, 1).reshape(layer.out, -1, *layer.kernel) * gain.view(-1, 1, 1, 1)
+    weight = torch.from_numpy(layer.dense().astype(np.float64)) * gain.view(-1, 1, 1, 1)
     return weight.float().contiguous(memory_format=torch.channels_last), offset
 
 

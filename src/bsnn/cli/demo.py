@@ -12,9 +12,9 @@ from tqdm import tqdm
 import bsnn
 from bsnn.atomic import write_file
 from bsnn.data.loader import Loader
-from bsnn.deploy.convert import export
 from bsnn.deploy.deployed import Deployed
 from bsnn.deploy.engine import load
+from bsnn.deploy.export import export
 from bsnn.kernels.memory import peak_bytes
 from bsnn.nn.bits import split_parameters
 from bsnn.nn.size import model_size

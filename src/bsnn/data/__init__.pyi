@@ -16,4 +16,5 @@ from bsnn.data.folders import folder as folder
 from bsnn.data.idx import fashion_mnist as fashion_mnist, mnist as mnist
 from bsnn.data.images import imagenet as imagenet
 from bsnn.data.loader import Loader as Loader
+from bsnn.data.spec import DataSpec as DataSpec
 from bsnn.data.speech import speech_commands as speech_commands

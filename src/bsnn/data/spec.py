@@ -48,5 +48,5 @@ class DataSpec:
     def from_json(cls, content: dict[str, Any]) -> "DataSpec":
         """What `as_json` gave, back again."""
         lists = ("classes", "shape", "mean", "std")
-        fields: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in content.items()}
+        fields: dict[str, Any] = {key: tuple(value) if key in lists else value for key, value in content.items()}
         return cls(**fields)

@@ -1,4 +1,5 @@
-"""From a trained network to one that runs anywhere: the model file, lowering, the engine, and export formats.
+"""From a trained network to one that runs anywhere: the model file, the conversion, the engine and export formats.
 
-May import: online, models, data, optim, nn, kernels, errors; never train. What runs a model file never imports torch.
+May import: online, models, data, optim, nn, kernels, errors; never train. Only lowering, comparison, export and
+deployed import torch; whatever reads, runs, inspects or translates a model file does not.
 """

@@ -1,6 +1,7 @@
 """The deployed network as a torch module: the same integers, in torch's own operations, to check an export against.
 
-Integers are held in int64 tensors. Convolutions run in double precision, where sums below 2^31 are exact in any order.
+Integers are held in int64 tensors. Convolutions run in double precision, which is exact for sums below 2^31, in any
+order.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bsnn.deploy.artifact import LARGEST, Add, Artifact, AveragePool, Concat, Layer, Lif, MaxPool, Scale, Synapse
+from bsnn.deploy.schema import LARGEST, Add, Artifact, AveragePool, Concat, Layer, Lif, MaxPool, Scale, Synapse
 from bsnn.nn.neuron import LIFState, Stateful
 from bsnn.nn.trace import Activity
 
@@ -32,7 +33,7 @@ class _Neurons(Stateful):
 class Deployed(Stateful):
     """A deployed network in torch: `outputs, state = module(integers, state)`.
 
-    Its input are the network's own integers `[B, C, H, W]`; `integers` makes them from normalized real numbers.
+    It takes the network's own integers `[B, C, H, W]`; `integers` makes them from normalized real numbers.
 
     Args:
         artifact: The network.
@@ -45,7 +46,7 @@ class Deployed(Stateful):
             if isinstance(layer, Lif):
                 self.add_module(_key(i), _Neurons(layer))
             if isinstance(layer, Synapse):
-                self.register_buffer(f"{_key(i)}_weight", _weights(layer, artifact.values[layer.inputs[0]].shape[0]))
+                self.register_buffer(f"{_key(i)}_weight", torch.from_numpy(layer.dense().astype(np.float64)))
             if isinstance(layer, Synapse | Scale):
                 for name in ("multiplier", "offset"):
                     values = torch.from_numpy(getattr(layer, name).astype(np.int64))
@@ -107,18 +108,6 @@ class Deployed(Stateful):
 
 def _key(i: int) -> str:
     return f"layer{i}"
-
-
-def _weights(layer: Synapse, channels: int) -> Tensor:
-    """[O, C/G, kh, kw] in double precision."""
-    outs, inner = layer.out // layer.groups, channels // layer.groups
-    rows = layer.weight
-    if layer.weights == "bits":
-        rows = 2 * np.unpackbits(rows, axis=1, count=outs, bitorder="little").astype(np.int16) - 1
-    grouped = rows.reshape(*layer.kernel, layer.groups, inner, outs)
-    return torch.from_numpy(
-        grouped.transpose(2, 4, 3, 0, 1).reshape(layer.out, inner, *layer.kernel).astype(np.float64)
-    )
 
 
 def _saturate(x: Tensor) -> Tensor:

@@ -1,13 +1,16 @@
-"""What a deployed network makes of files: pictures, sounds, event recordings and arrays."""
+"""What a deployed network makes of files: pictures, sounds, event recordings and arrays; and of its test set."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bsnn.deploy.artifact import InputSpec
+from bsnn.data.accuracy import accuracy
+from bsnn.data.dataset import Dataset
 from bsnn.deploy.engine import Engine
+from bsnn.deploy.schema import InputSpec
 from bsnn.errors import UserError
 from bsnn.extras import need
 
@@ -18,7 +21,7 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
     """Reads one file as an input of a network: raw bytes, or normalized real numbers.
 
     Args:
-        path: A picture, sound or event recording, by what the network takes; or an array, `.npy`.
+        path: A picture, sound or event recording, whichever the network takes; or an array, `.npy`.
         spec: What the network takes.
         time_steps: T, for events.
     """
@@ -32,7 +35,7 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
             raise UserError(f"{path}: the network takes {channels} channels, which no picture has; give a .npy array.")
         images = need("bsnn.data.images")
         picture = images.decode_image(path, size=(height, width), channels=channels, **spec.decode)
-        # A data set with other levels of gray than 256, such as the digits.
+        # Some data sets, such as the digits, have other levels of gray than 256.
         return picture if spec.divisor == 255 else np.rint(picture * (spec.divisor / 255)).astype(np.uint8)
     if spec.kind == "sound":
         return spec.normalize(need("bsnn.data.audio").decode_sound(path))
@@ -69,34 +72,33 @@ def predict_files(engine: Engine, paths: list[Path]) -> list[dict[str, Any]]:
     found = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
     if not found:
         raise UserError(f"{paths[0] if paths else 'input'}: holds no files; expected at least one input.")
-    predictions = []
-    for path in found:
-        x = read_input(path, engine.artifact.input, engine.time_steps)
-        if engine.artifact.input.kind == "event" and x.ndim == 4:
-            x = x[:, None]
-        try:
-            outputs, frames = engine.outputs(x), len(engine.integers(x))
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from error
-        time_steps = engine.time_steps if frames == 1 else frames
-        for number, row in enumerate(outputs):
-            logits = row * engine.artifact.output_scale / time_steps
-            shares = np.exp(logits - logits.max())
-            best = int(row.argmax())
-            several = f"[{number}]" if len(outputs) > 1 else ""
-            predictions.append(
-                {
-                    "input": f"{path}{several}",
-                    "label": engine.classes[best],
-                    "class": best,
-                    "share": float(shares[best] / shares.sum()),
-                }
-            )
-    return predictions
+    return [line for path in found for line in _predictions(engine, path)]
 
 
-def held_out_set(engine: Engine, root: str | None) -> Any:
-    """The test set of the data that a network was trained on, by the network's name.
+def _predictions(engine: Engine, path: Path) -> Iterator[dict[str, Any]]:
+    """One prediction for each sample in a file."""
+    x = read_input(path, engine.artifact.input, engine.time_steps)
+    if engine.artifact.input.kind == "event" and x.ndim == 4:
+        x = x[:, None]
+    try:
+        outputs, frames = engine.outputs(x), len(engine.integers(x))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    time_steps = engine.time_steps if frames == 1 else frames
+    for number, row in enumerate(outputs):
+        logits = row * engine.artifact.output_scale / time_steps
+        shares = np.exp(logits - logits.max())
+        best = int(row.argmax())
+        yield {
+            "input": f"{path}[{number}]" if len(outputs) > 1 else f"{path}",
+            "label": engine.classes[best],
+            "class": best,
+            "share": float(shares[best] / shares.sum()),
+        }
+
+
+def held_out_set(engine: Engine, root: str | None) -> Dataset:
+    """The test set of the data that a network was trained on, found by the network's name.
 
     Args:
         engine: The network.
@@ -113,16 +115,18 @@ def held_out_set(engine: Engine, root: str | None) -> Any:
     return data
 
 
-def _samples(engine: Engine, data: Any, start: int, stop: int) -> np.ndarray:
-    """Samples as the engine takes them."""
-    raw = np.stack([data.read(i) for i in range(start, min(stop, len(data)))])
-    x = raw if raw.dtype == np.uint8 else engine.artifact.input.normalize(raw)
-    return np.swapaxes(x, 0, 1) if engine.artifact.input.kind == "event" else x
+def batches(engine: Engine, data: Dataset, size: int = _BATCH) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Inputs, as the engine takes them, and labels of a whole data set, in its order."""
+    spec = engine.artifact.input
+    for start in range(0, len(data), size):
+        raw = np.stack([data.read(i) for i in range(start, min(start + size, len(data)))])
+        x = raw if raw.dtype == np.uint8 else spec.normalize(raw)
+        yield np.swapaxes(x, 0, 1) if spec.kind == "event" else x, data.labels[start : start + size]
 
 
 def held_out_samples(engine: Engine, root: str | None, count: int) -> np.ndarray:
-    """The first samples of the test set; of events the first frame, `[B, C, H, W]`."""
-    x = _samples(engine, held_out_set(engine, root), 0, count)
+    """The first samples of the test set; for events the first frame of each, `[B, C, H, W]`."""
+    x, _ = next(batches(engine, held_out_set(engine, root), count))
     return x[0] if x.ndim == 5 else x
 
 
@@ -133,8 +137,5 @@ def evaluate_model(engine: Engine, root: str | None) -> dict[str, Any]:
         engine: The network.
         root: Folder of the data; None for what `bsnn.data` has downloaded, by the network's name.
     """
-    data, correct = held_out_set(engine, root), 0
-    for start in range(0, len(data), _BATCH):
-        found = engine.predict(_samples(engine, data, start, start + _BATCH))
-        correct += int((found == data.labels[start : start + _BATCH]).sum())
-    return {"test_accuracy": correct / len(data), "samples": len(data), "kernel": engine.kernel}
+    found = accuracy(engine.predict, batches(engine, held_out_set(engine, root)))
+    return {"test_accuracy": found.accuracy, "samples": found.samples, "kernel": engine.kernel}

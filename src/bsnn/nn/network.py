@@ -147,13 +147,8 @@ class Sequential(_Composition):
                 flow = _follow(layer, flow, prefix + name)
         return flow
 
-    input_shape: tuple[int, ...] | None = None
-    """Of one sample, as last seen: what `bsnn.export` needs to know."""
-
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
-        if isinstance(x, Tensor):
-            self.input_shape = tuple(x.shape[1:])
         states, layers, place = [], list(self._with_states(state)), 0
         modules = [layer for layer, _ in layers]
         while place < len(layers):

@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bsnn.deploy.artifact import Artifact, BadModel, read
+from bsnn.deploy.codec import read
 from bsnn.deploy.engine.native import Native, libraries
 from bsnn.deploy.engine.plain import Plain
+from bsnn.deploy.schema import Artifact, BadModel
 from bsnn.errors import UserError
 
 __all__ = ["BadModel", "Engine", "State", "digits_model", "load"]

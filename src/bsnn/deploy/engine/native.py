@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bsnn.deploy.artifact import LARGEST, Add, Artifact, AveragePool, Concat, Lif, MaxPool, Pool, Scale, Synapse, Value
+from bsnn.deploy.schema import LARGEST, Add, Artifact, AveragePool, Concat, Lif, MaxPool, Pool, Scale, Synapse, Value
 from bsnn.errors import UserError
 
 Library = Literal["baseline", "avx2", "avx512"]
@@ -108,12 +108,11 @@ def weights(layer: Synapse | Scale, value: Value) -> Weights:
     """What the kernel reads of a layer that takes `value`."""
     multiplier, offset = (np.ascontiguousarray(v, np.int32) for v in (layer.multiplier, layer.offset))
     rows = np.empty((0, 0), np.uint8)
-    largest = max(-value.low, value.high)
+    largest = value.magnitude
     if isinstance(layer, Synapse):
         rows, largest = layer.weight, layer.largest_sum(value)
         if layer.weights == "bits" and not counts(layer, value):
-            outs = layer.out // layer.groups
-            rows = np.unpackbits(rows, axis=1, count=outs, bitorder="little").astype(np.int16) * 2 - 1
+            rows = layer.signs().astype(np.int16)
         rows = np.ascontiguousarray(rows).view(np.uint8)
     if rows.size + rows.shape[1] >= 2**31:
         raise UserError(f"layer {layer.name}: {rows.size} bytes of weights; the C kernel takes fewer than 2^31.")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from bsnn.deploy.artifact import (
+from bsnn.deploy.schema import (
     LARGEST,
     Add,
     Artifact,
@@ -126,13 +126,7 @@ def _matrix(layer: Synapse, value: Value) -> np.ndarray:
     """The weights as floating numbers, `[G, taps · C/G, O/G]`."""
     dtype = np.float32 if layer.largest_sum(value) < 2**24 else np.float64
     outs, channels = layer.out // layer.groups, value.shape[0] // layer.groups
-    if layer.weights == "bits":
-        rows = np.unpackbits(layer.weight, axis=1, count=outs, bitorder="little").astype(dtype)
-        rows *= 2
-        rows -= 1
-    else:
-        rows = layer.weight.astype(dtype)
-    grouped = rows.reshape(-1, layer.groups, channels, outs)
+    grouped = layer.rows().astype(dtype).reshape(-1, layer.groups, channels, outs)
     return np.ascontiguousarray(grouped.transpose(1, 0, 2, 3)).reshape(layer.groups, -1, outs)
 
 

@@ -1,0 +1,115 @@
+"""The whole deployed network: its input, its layers and the values that they make."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from bsnn.deploy.schema._layers import Layer, Lif
+from bsnn.deploy.schema._value import MAX_SIDE, BadModel, Shape, Value
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The shape of an input, and how raw numbers become the network's integers."""
+
+    kind: Literal["image", "sound", "event"]
+    shape: Shape
+    fraction_bits: int
+    divisor: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    multiplier: tuple[int, ...]
+    offset: tuple[int, ...]
+    shift: int
+    decode: dict[str, Any]
+    """How a file becomes an array, beyond kind and shape."""
+
+    def from_bytes(self, raw: np.ndarray) -> np.ndarray:
+        """Integers from raw bytes `[..., C, H, W]`."""
+        multiplier, offset = (np.array(v, np.int64).reshape(-1, 1, 1) for v in (self.multiplier, self.offset))
+        product = raw.astype(np.int64) * multiplier + offset
+        return _cut16((product + ((1 << self.shift) >> 1)) >> self.shift)
+
+    def from_reals(self, normalized: np.ndarray) -> np.ndarray:
+        """Integers from real numbers that are normalized already."""
+        return _cut16(np.rint(np.asarray(normalized, np.float32) * np.float32(2**self.fraction_bits)))
+
+    def normalize(self, raw: np.ndarray) -> np.ndarray:
+        """Normalized real numbers from raw ones `[..., C, H, W]`."""
+        mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (self.mean, self.std))
+        return (raw.astype(np.float32) / np.float32(self.divisor) - mean) / std
+
+
+def _cut16(x: np.ndarray) -> np.ndarray:
+    return np.clip(x, -32768, 32767).astype(np.int16)
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """A deployed network: layers in order; value 0 is the input, and layer i makes value i + 1."""
+
+    name: str
+    classes: tuple[str, ...]
+    time_steps: int
+    fraction_bits: int
+    input: InputSpec
+    layers: tuple[Layer, ...]
+    output_scale: float
+    values: tuple[Value, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        values = [Value.input(self.input.shape)]
+        taken = set()
+        for number, layer in enumerate(self.layers):
+            if any(not 0 <= index <= number for index in layer.inputs):
+                raise BadModel(
+                    f"layer {layer.name}: takes values {layer.inputs}; only 0 to {number} are made before it."
+                )
+            taken.update(layer.inputs)
+            value = layer.output([values[index] for index in layer.inputs])
+            if max(value.shape) > MAX_SIDE:
+                raise BadModel(f"layer {layer.name}: makes {value.shape}; at most {MAX_SIDE} each way are allowed.")
+            values.append(value)
+        unused = [self.layers[i - 1].name if i else "the input" for i in range(len(self.layers)) if i not in taken]
+        if unused:
+            raise BadModel(f"{unused[0]} is taken by no layer; only the last one may have no taker.")
+        if values[-1].kind == "input" or values[-1].shape != (len(self.classes), 1, 1):
+            raise BadModel(
+                f"the network yields {values[-1].kind} of shape {values[-1].shape}; expected "
+                f"{(len(self.classes), 1, 1)}, one output per class."
+            )
+        object.__setattr__(self, "values", tuple(values))
+
+    @property
+    def lifs(self) -> tuple[int, ...]:
+        """The numbers of the layers of neurons."""
+        return tuple(i for i, layer in enumerate(self.layers) if isinstance(layer, Lif))
+
+    @property
+    def additions(self) -> list[int]:
+        """Additions of each layer at one time step if every input is there."""
+        pairs = zip(self.layers, self.values[1:], strict=True)
+        return [layer.additions(self.values[layer.inputs[0]], made) for layer, made in pairs]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, multipliers and offsets."""
+        return sum(layer.num_bytes for layer in self.layers)
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of all values of one time step."""
+        return sum(value.size for value in self.values)
+
+    def unchanging(self, still: bool) -> list[bool]:
+        """For each value, whether it is the same at all time steps, given an input that is still or not."""
+        same = [still]
+        for layer in self.layers:
+            same.append(not isinstance(layer, Lif) and all(same[i] for i in layer.inputs))
+        return same
+
+    def membranes(self, batch: int) -> list[np.ndarray]:
+        """The state that a network begins with: zeros, one array `[B, H, W, C]` per layer of neurons."""
+        shapes = [self.values[i + 1].shape for i in self.lifs]
+        return [np.zeros((batch, height, width, channels), np.int32) for channels, height, width in shapes]
