@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import bsnn
-from bsnn.train.recipes import recipe
+from bsnn.paper.recipes import recipe
 from bsnn.train.trainer import Trainer, load_data
 
 UPDATES, BATCH, TIME_STEPS = 30, 8, 3

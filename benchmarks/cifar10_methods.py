@@ -31,8 +31,9 @@ from typing import Any
 import torch
 
 from bsnn.errors import UserError
+from bsnn.paper.recipes import recipe
+from bsnn.train.config import Config
 from bsnn.train.loop import train
-from bsnn.train.recipes import Config, recipe
 from bsnn.train.trainer import Diverged
 
 RESULTS = Path(__file__).parent / "results" / "cifar10_methods.json"

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 from survival import differences, end_of
 
+from bsnn.paper.recipes import recipe
 from bsnn.train.loop import train
-from bsnn.train.recipes import recipe
 from bsnn.train.run import RunDirectory
 from bsnn.train.trainer import Trainer, load_data
 

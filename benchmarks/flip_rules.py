@@ -22,7 +22,8 @@ import bsnn.train.trainer
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim import TBSO
 from bsnn.optim.base import FlipRule
-from bsnn.train.recipes import Config, recipe
+from bsnn.paper.recipes import recipe
+from bsnn.train.config import Config
 from bsnn.train.trainer import Trainer, load_data
 
 RESULTS = Path(__file__).parent / "results" / "flip_rules.json"

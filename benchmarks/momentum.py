@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from bsnn.optim import momentum
-from bsnn.train.recipes import Config, recipe
+from bsnn.paper.recipes import recipe
+from bsnn.train.config import Config
 from bsnn.train.trainer import Trainer, load_data
 
 RESULTS = Path(__file__).parent / "results" / "momentum.json"

@@ -29,8 +29,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bsnn.data.loader import Loader
+from bsnn.paper.recipes import recipe
 from bsnn.train.loop import train
-from bsnn.train.recipes import recipe
 from bsnn.train.trainer import load_data
 
 RESULTS = Path(__file__).parent / "results" / "small_recipes.json"

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from bsnn.nn.bits import BinaryParameter
+from bsnn.paper.recipes import recipe
 from bsnn.train.distributed import joined_world
-from bsnn.train.recipes import recipe
 from bsnn.train.trainer import Trainer, load_data
 
 RESULTS = Path(__file__).parent / "results" / "two_processes.json"

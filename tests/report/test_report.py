@@ -12,10 +12,10 @@ import pytest
 
 from bsnn import UserError
 from bsnn.cli import commands as cli
+from bsnn.paper.recipes import recipe
 from bsnn.report import figures, page, read_run, write_report
 from bsnn.report.record import train_command
 from bsnn.train.loop import train
-from bsnn.train.recipes import recipe
 
 CHROMIUM = shutil.which("chromium")
 TINY = dataclasses.replace(recipe("digits"), plan=(4, 4, "pool", 4), train_samples=200, batch_size=32, epochs=2)

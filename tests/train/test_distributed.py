@@ -22,10 +22,11 @@ from bsnn import UserError
 from bsnn.cli import commands as cli
 from bsnn.data.dataset import FileDataset
 from bsnn.nn.bits import BinaryParameter
+from bsnn.paper.recipes import recipe
 from bsnn.train import loop as train_loop
+from bsnn.train.config import Config
 from bsnn.train.distributed import LostProcess, World, average, check_identical, first_on_machine, joined_world, summed
 from bsnn.train.loop import train
-from bsnn.train.recipes import Config, recipe
 from bsnn.train.run import RunDirectory
 from bsnn.train.trainer import Trainer, load_data
 

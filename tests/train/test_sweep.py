@@ -7,8 +7,8 @@ import pytest
 
 from bsnn import UserError
 from bsnn.cli import commands as cli
+from bsnn.paper.recipes import recipe
 from bsnn.train import sweep
-from bsnn.train.recipes import recipe
 
 TINY = dataclasses.replace(recipe("digits"), plan=(4, 4), train_samples=64, batch_size=32, epochs=1)
 OPTIONS = ["--plan", "4,4", "--train-samples", "64", "--batch-size", "32", "--epochs", "1"]

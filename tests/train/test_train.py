@@ -22,8 +22,9 @@ import bsnn
 from bsnn import UserError
 from bsnn.cli import commands as cli
 from bsnn.data import FileDataset
+from bsnn.paper.recipes import recipe
 from bsnn.train import checkpoint, loop as train, trainer
-from bsnn.train.recipes import Config, recipe
+from bsnn.train.config import Config
 from bsnn.train.run import RunDirectory, default_out
 from bsnn.train.trainer import Trainer, load_data, warnings_of
 

@@ -21,7 +21,9 @@ import bsnn
 from bsnn.atomic import check_writable
 from bsnn.errors import UserError
 from bsnn.extras import need
-from bsnn.train.recipes import RECIPES, Config, choices_of, data_of_run, recipe, written
+from bsnn.paper.markdown import markdown_table
+from bsnn.paper.recipes import RECIPES, recipe
+from bsnn.train.config import Config, choices_of, data_of_run, written
 
 _OPTION = re.compile(r"^--\w+")
 
@@ -127,13 +129,11 @@ def _parser(shown: Config | None = None) -> argparse.ArgumentParser:
     report.add_argument("--data", metavar="DIR", help="where the data is (by default where it was in training)")
 
     reproduce = _command(commands, "reproduce", _reproduce, _reproduce_text)
-    reproduce.add_argument("name", metavar="NAME", help="table1 to table5, figure3 to figure5, ... or document")
+    reproduce.add_argument("name", metavar="NAME", help="table1 to table5, figure3 to figure5, ...")
     reproduce.add_argument("--scale", choices=("small", "paper", "smoke"), default="small", help="(small)")
     reproduce.add_argument("--data", metavar="DIR", help="where the data is (by default what was downloaded before)")
     reproduce.add_argument("--results", metavar="DIR", default="results", help="where NAME.json goes (results)")
     reproduce.add_argument("--runs", metavar="DIR", default="runs/reproduce", help="where runs go (runs/reproduce)")
-    reproduce.add_argument("--out", metavar="FILE", default="results.md", help="the page of `document` (results.md)")
-    reproduce.add_argument("--benchmarks", metavar="DIR", help="more results for `document`: benchmarks/results")
     return parser
 
 
@@ -216,8 +216,8 @@ def _recipes(options: argparse.Namespace) -> dict[str, Any]:
     """What can be trained: the paper's runs and their small versions."""
     return {
         "recipes": [
-            {"name": name, "help": (make.__doc__ or "").splitlines()[0], **dataclasses.asdict(make())}
-            for name, make in RECIPES.items()
+            {"name": name, "help": entry.description, **dataclasses.asdict(entry.config)}
+            for name, entry in RECIPES.items()
         ]
     }
 
@@ -396,29 +396,20 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _reproduce(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure a table or figure of the paper again, or the theory; `document` writes a page of all results.
+    """Measure a table or figure of the paper again, or try its theory.
 
     table1 to table5, figure3 to figure5; gradients: online rules beside BPTT, by layer and time step; regret: the
     growth of regret beside the claimed one; ablation: what drives the result. At scale `small` each is done within
     an hour on two CPU cores.
     """
     results = Path(options.results)
-    if options.name == "document":
-        check_writable(Path(options.out))
-    else:
-        check_writable(results / f"{options.name}.json", making_folders=True)
-    reproduce = need("bsnn.paper")
-    if options.name == "document":
-        return reproduce.document(results, Path(options.out), Path(options.benchmarks) if options.benchmarks else None)
-    runs = Path(options.runs)
-    return reproduce.reproduce(options.name, results, scale=options.scale, data=options.data, runs=runs)
+    check_writable(results / f"{options.name}.json", making_folders=True)
+    reproduce = need("bsnn.paper").reproduce
+    return reproduce(options.name, results, scale=options.scale, data=options.data, runs=Path(options.runs))
 
 
 def _reproduce_text(result: dict[str, Any]) -> str:
-    if "missing" in result:
-        return result["path"] + (f"; not run yet: {', '.join(result['missing'])}" if result["missing"] else "")
-    table = need("bsnn.paper.document").markdown_table
-    tables = [f"{part['caption']}\n\n{table(part['columns'], part['rows'])}" for part in result["tables"]]
+    tables = [f"{part['caption']}\n\n{markdown_table(part['columns'], part['rows'])}" for part in result["tables"]]
     return "\n\n".join([result["title"], result["ran"], *tables, *result["notes"], result["path"]])
 
 

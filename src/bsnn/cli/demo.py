@@ -22,9 +22,9 @@ from bsnn.online.evaluate import over_time, predict
 from bsnn.online.loss import step_loss
 from bsnn.online.update import online_update
 from bsnn.optim import TBSO
+from bsnn.paper.recipes import recipe
 from bsnn.report import Confusion, RunRecord, page
 from bsnn.train.checkpoint import write_atomically
-from bsnn.train.recipes import recipe
 from bsnn.train.trainer import Trainer, build_network, load_data
 
 CONFIG = recipe("digits")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from bsnn.errors import UserError
+from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.report.page import Confusion, RunRecord, page
 from bsnn.train.checkpoint import write_atomically
+from bsnn.train.config import Config, written
 from bsnn.train.loop import loaded_run
-from bsnn.train.recipes import RECIPES, Config, recipe, written
 
 # A matrix of more classes cannot be read.
 _MOST_CLASSES = 100

@@ -16,8 +16,8 @@ from bsnn.deploy.convert import Exported, export
 from bsnn.errors import UserError
 from bsnn.online.ledger import predict_memory
 from bsnn.train.checkpoint import writing
+from bsnn.train.config import Config, written
 from bsnn.train.distributed import World, first_on_machine, joined_world, summed
-from bsnn.train.recipes import Config, written
 from bsnn.train.run import RunDirectory, saved_config
 from bsnn.train.trainer import Trainer, load_data, peak_bytes_of_process, source_state
 

@@ -17,7 +17,7 @@ import torch
 import bsnn
 from bsnn.errors import UserError
 from bsnn.train.checkpoint import Checkpoints, write_atomically, writing
-from bsnn.train.recipes import Config, data_of_run
+from bsnn.train.config import Config, data_of_run
 
 
 class RunDirectory:

@@ -12,9 +12,9 @@ from typing import Any
 
 from bsnn.errors import UserError
 from bsnn.train.checkpoint import write_atomically
+from bsnn.train.config import Config, written
 from bsnn.train.distributed import joined_world
 from bsnn.train.loop import train
-from bsnn.train.recipes import Config, written
 from bsnn.train.trainer import Diverged
 
 Grid = Mapping[str, Sequence[Any]]

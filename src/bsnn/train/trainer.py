@@ -50,8 +50,8 @@ from bsnn.optim import (
 from bsnn.optim.momentum import decode
 from bsnn.train import checkpoint
 from bsnn.train.checkpoint import Checkpoints
+from bsnn.train.config import Config
 from bsnn.train.distributed import World, average_buffers, average_gradients, check_identical, summed
-from bsnn.train.recipes import Config
 
 _SURROGATES = {
     "sigmoid": surrogate.Sigmoid,
@@ -156,7 +156,7 @@ class Trainer:
         source: State of another run, whose weights and momentum to start from.
 
     Example:
-        >>> config = dataclasses.replace(bsnn.train.recipes.recipe("digits"), plan=(4, 4), train_samples=64)
+        >>> config = dataclasses.replace(bsnn.train.recipes.SMALL["digits"].config, plan=(4, 4), train_samples=64)
         >>> trainer = Trainer(config, *load_data(config, None))
         >>> trainer.train_epoch()
         >>> trainer.finish_epoch()["epoch"]

@@ -1,0 +1,131 @@
+"""All that a training run depends on, as one frozen value, and how its fields are written on the command line."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from bsnn.errors import UserError
+
+DataName = Literal[
+    "digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "imagenet", "dvs_cifar10", "nmnist",
+    "speech_commands", "folder",
+]  # fmt: skip
+ScheduleName = Literal["constant", "step", "cosine", "inverse_sqrt"]
+
+
+def _setting(default: Any, help: str, *, heading: str = "") -> Any:
+    """A field with the help of its option; the first one of a group of options also has the group's heading."""
+    return field(default=default, metadata={"help": help, "heading": heading})
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that a training run depends on. The help of each field is the help of its option."""
+
+    dataset: DataName = _setting("cifar10", "what to train on", heading="data")
+    time_steps: int = _setting(4, "T; event data are cut into as many frames")
+    image_size: int = _setting(0, "height and width of images and event frames; 0 takes the data set's own")
+    train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
+    validation_samples: int = _setting(
+        0, "hold out so many training samples, spread evenly, and measure on them; the test set is not read"
+    )
+
+    model: Literal["vgg11", "resnet18", "vgg"] = _setting("vgg11", "network", heading="network")
+    plan: tuple[int | str, ...] = _setting((), "channels of `vgg`, with pool between, as 32,64,pool,128")
+    width: float = _setting(1.0, "factor on every number of channels")
+    leak: float = _setting(0.5, "λ of the neurons")
+    threshold: float = _setting(1.0, "V_th of the neurons")
+    surrogate: Literal["sigmoid", "rectangle", "triangle", "arctan"] = _setting("sigmoid", "surrogate derivative")
+    weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
+
+    gradient: Literal["ottt", "ndot", "sltt", "bptt"] = _setting("ottt", "gradient rule", heading="gradients and flips")
+    updates: Literal["real-time", "accumulated"] = _setting("real-time", "one update a time step or a sequence")
+    optimizer: Literal["tbso", "bso", "sigma"] = _setting("tbso", "flip rule of binary weights")
+    gamma: float = _setting(5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2")
+    one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum")
+    one_minus_beta2: float = _setting(1e-5, "1 − β2, the rate of the second moments")
+    eps: float = _setting(1e-20, "ε inside the root")
+    bias_correction: bool = _setting(False, "divide the second moments by the share of them that is filled")
+    initial_momentum: float = _setting(0.0, "δ: the momentum begins at −δ·W; with 0 at 0, or at that of init_from")
+    momentum_bits: int = _setting(32, "bits of a weight's momentum: 32, or 8, rounded at random")
+    gamma_schedule: ScheduleName = _setting("constant", "how γ decays")
+    beta_schedule: ScheduleName = _setting("cosine", "how 1 − β1 decays")
+    decay_epochs: int = _setting(50, "epochs from one division by ten to the next, with schedule `step`")
+
+    learning_rate: float = _setting(
+        0.1, "of SGD on the real-valued parameters", heading="real-valued parameters, loss, length"
+    )
+    learning_rate_schedule: Literal["cosine", "constant"] = _setting("cosine", "how the learning rate decays")
+    sgd_momentum: float = _setting(0.0, "of SGD on the real-valued parameters")
+    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss")
+    epochs: int = _setting(400, "passes over the training data")
+    batch_size: int = _setting(128, "samples an update, over all processes")
+
+    crop_padding: int = _setting(0, "zeros around an image before a random crop", heading="augmentation")
+    flip: bool = _setting(False, "mirror half of the images")
+    cutout: int = _setting(0, "side of the square that is cut out; 0 for none")
+    autoaugment: bool = _setting(False, "AutoAugment's CIFAR-10 policy")
+
+    init_from: str = _setting(
+        "", "run directory or checkpoint to take the weights from, and their momentum", heading="start and statistics"
+    )
+    statistics_batches: int = _setting(50, "training batches that estimate BatchNorm before an evaluation")
+    sync_batchnorm: bool = _setting(False, "share BatchNorm's statistics between processes")
+    seed: int = _setting(0, "seed of weights, order and augmentation")
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high or value == math.inf:
+                expected = f"at least {low}" if high == math.inf else f"{low} to {high}"
+                raise UserError(f"{name}: received {value}; expected a number, {expected}.")
+        if self.momentum_bits not in (8, 32):
+            raise UserError(f"momentum_bits: received {self.momentum_bits}; expected 8 or 32.")
+        if self.model == "vgg" and self.weights == "binary" and sum(part != "pool" for part in self.plan) < 2:
+            raise UserError(
+                f"plan: received {written(self.plan)}; expected channels of two layers or more, as 32,pool,64: the "
+                "first is real-valued."
+            )
+        for setting in dataclasses.fields(self):
+            value, choices = getattr(self, setting.name), choices_of(setting)
+            if choices and value not in choices:
+                raise UserError(f"{setting.name}: received {value!r}; expected one of {', '.join(choices)}.")
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
+    **dict.fromkeys(("image_size", "train_samples", "validation_samples", "crop_padding", "cutout"), (0, math.inf)),
+    **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
+    **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
+    **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
+    "seed": (0, 2**63 - 1),
+}
+
+
+def data_of_run(run: Path) -> str | None:
+    """The folder of data that a run was started with, if its config.json can tell."""
+    try:
+        return json.loads((run / "config.json").read_text())["data"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:
+    """What a field may be, if it is one of a few words."""
+    return get_args(setting.type) if get_origin(setting.type) is Literal else ()
+
+
+def written(value: Any) -> str:
+    """A field as one would write it on the command line.
+
+    Example:
+        >>> written((32, "pool")), written(True), written("")
+        ('32,pool', 'yes', 'none')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text or "none"
