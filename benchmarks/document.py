@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bsnn.atomic import replace_file
+from bsnn.optim.registry import label
 from bsnn.paper import TARGETS
 from bsnn.paper.markdown import markdown_table
 from bsnn.report.figures import line_chart, matrix_chart, standalone
@@ -103,7 +104,8 @@ def _drawn(figure: dict[str, Any]) -> str:
     if figure["kind"] == "matrix":
         names = figure["names"]
         axes = tuple(figure["axes"])
-        return matrix_chart(figure["title"], figure["rows"], row_names=names, column_names=names, axes=axes)
+        options = {"row_names": names, "column_names": names, "axes": axes, "show": "{:.2f}".format}
+        return matrix_chart(figure["title"], figure["rows"], **options)
     more = {key: figure[key] for key in ("log_x", "log_y", "bars", "thin") if key in figure}
     lines = {name: [(x, y) for x, y in points] for name, points in figure["lines"].items()}
     return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **more)
@@ -133,7 +135,7 @@ def _flip_rules(result: dict[str, Any], link: str) -> str:
 
 
 def _methods(result: dict[str, Any], link: str) -> str:
-    names = {"tbso": "T-BSO", "bso": "BSO", "latent": "latent weights", "real": "real weights"}
+    names = {"tbso": label("tbso"), "bso": label("bso"), "latent": "latent weights", "real": "real weights"}
     rows = []
     for name, method in result["methods"].items():
         tried = ", ".join(f"{value:g}: {_percent(accuracy)}" for value, accuracy in method["held_out_accuracies"])

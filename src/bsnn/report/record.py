@@ -1,4 +1,4 @@
-"""From run directories to the page: reads their files, and evaluates the last checkpoint for its confusions."""
+"""From run directories to the page: reads their files, and evaluates the last checkpoint for its confusion matrix."""
 
 import dataclasses
 import json
@@ -17,10 +17,10 @@ from bsnn.train.loop import loaded_run
 
 # A matrix of more classes cannot be read.
 _MOST_CLASSES = 100
-# As many runs as have a color of their own.
+# Every line of a chart has a color of its own.
 _MOST_NAMED = 8
 
-# What lines of metrics hold, and what only those of some runs do.
+# What every epoch's line of metrics holds, and what only some runs have.
 _NUMBERS = ("epoch", "test_accuracy", "train_accuracy", "train_loss", "learning_rate", "seconds", "peak_bytes")
 _NUMBERS_OF_SOME = ("training_bytes", "flip_ratio", "gamma", "one_minus_beta1")
 _BY_LAYER, _BY_LAYER_OF_SOME = ("firing_rates",), ("flip_ratios",)
@@ -45,7 +45,7 @@ def write_report(runs: Sequence[Path], out: Path, data: str | None = None) -> di
 
 
 def read_run(path: Path, data: str | None = None) -> RunRecord:
-    """What the files of a run tell.
+    """The record of a run, from its files.
 
     Raises:
         UserError: If it is not a run directory, or has not finished an epoch.
@@ -92,7 +92,7 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
 
 
 def _check_run_folder(path: Path) -> None:
-    """Says what to report on instead of a file, or of a folder that holds runs."""
+    """Refuses what is no run directory, and says what to report on instead."""
     if path.is_file():
         run = path.parent if (path.parent / "config.json").exists() else None
         advice = f" Report on its run with: {shlex.join(['bsnn', 'report', str(run)])}" if run else ""
@@ -110,7 +110,7 @@ def _check_run_folder(path: Path) -> None:
 
 
 def _check_line(place: str, line: Any) -> None:
-    """Refuses a line of metrics that lacks what the page shows."""
+    """Refuses an epoch that lacks what the page shows."""
     if not isinstance(line, dict):
         raise UserError(f"{place}: received {line!r}; expected an epoch, as `bsnn train` writes it.")
     wrong = [key for key in (*_NUMBERS, *_BY_LAYER, "warnings") if key not in line]
