@@ -25,7 +25,7 @@ test: $(READY)
 
 # Every table and figure at the scale that two cores finish, one target each. What was interrupted goes on.
 reproduce: $(TARGETS:%=reproduce-%)
-	$(BIN)/bsnn reproduce document --results benchmarks/results/reproduce --benchmarks benchmarks/results --out docs/results.md
+	$(BIN)/python benchmarks/document.py
 
 reproduce-table2 reproduce-figure5 reproduce-ablation: DATA = $(CIFAR10)
 reproduce-table5: DATA = $(SPEECH_COMMANDS)

@@ -183,7 +183,6 @@ def test_a_model_file_finds_the_data_of_its_run(tmp_path: Path, capsys, monkeypa
         ["report", "RUN", "--out", "OUT/report.html"],
         ["data", "RUN", "--plot", "OUT/sheet.png"],
         ["reproduce", "regret", "--results", "FILE/results"],
-        ["reproduce", "document", "--out", "OUT/page.md"],
         ["demo", "--out", "FILE"],
         ["export", "RUN", "--out", "RUN"],
     ],

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bsnn.paper.regret import regret_bounds
-from bsnn.paper.target import Settings
+from bsnn.paper import regret as regret_target
+from bsnn.paper._target import Settings
 from bsnn.paper.theory import (
     NUM_COORDINATES,
     PROBLEMS,
@@ -152,13 +152,13 @@ def test_growth_is_the_slope() -> None:
 
 
 def test_figures_show_the_claims_and_no_name_without_a_line() -> None:
-    outcome = regret_bounds(Settings("smoke", None, Path()))
-    assert "(scale smoke)" in outcome.ran
-    assert len(outcome.figures) == len(PROBLEMS)
-    for figure in outcome.figures:
+    findings = regret_target.measure(Settings("smoke", None, Path()))
+    assert "(scale smoke)" in findings.ran
+    assert len(findings.figures) == len(PROBLEMS)
+    for figure in findings.figures:
         assert all(points and min(y for _, y in points) > 0 for points in figure["lines"].values())
         assert figure["thin"] == ["𝒯^(−1/2)", "𝒯^(−1/4)"]
         for name, exponent in zip(figure["thin"], (-0.5, -0.25), strict=True):
             assert growth(*zip(*figure["lines"][name], strict=True)) == exponent
-    assert outcome.notes[-1].startswith("Not in the figures, since no regret is above 0: linear, alternating: BSO")
-    assert not any("None" in note or "{" in note.replace("{−1, +1}", "") for note in outcome.notes)
+    assert findings.notes[-1].startswith("Not in the figures, since no regret is above 0: linear, alternating: BSO")
+    assert not any("None" in note or "{" in note.replace("{−1, +1}", "") for note in findings.notes)

@@ -230,11 +230,16 @@ def test_charts_of_odd_values() -> None:
     ElementTree.fromstring(figures.matrix_chart("t", many, row_names=names, column_names=names, axes=("a", "b")))
 
 
-def test_a_line_over_the_same_line_is_dashed() -> None:
-    points = [(1, 1.0), (2, 2.0)]
-    svg = figures.line_chart("t", {"a": points, "b": [(1, 2.0), (2, 2.0)], "c": list(points)}, x_label="x")
-    drawn = ElementTree.fromstring(svg).findall("polyline")
-    assert [line.get("stroke-dasharray") for line in drawn] == [None, None, "5 3"]
+def test_a_line_over_most_of_another_one_is_dashed() -> None:
+    points = [(1, 1.0), (2, 2.0), (3, 3.0)]
+    nearly, partly = [(1, 1.5), (2, 2.001), (3, 3.0)], [(1, 1.0), (2, 2.5), (3, 2.5)]
+    lines = {"a": points, "partly": partly, "again": list(points), "nearly": nearly}
+    drawn = ElementTree.fromstring(figures.line_chart("t", lines, x_label="x")).findall("polyline")
+    assert [line.get("stroke-dasharray") for line in drawn] == [None, None, "6 6", "6 6"]
+
+
+def test_a_value_a_hair_above_a_tick_needs_no_other_tick() -> None:
+    assert ticks(figures.line_chart("t", {"a": [(1, 0.9), (2, 1.0000001)]}, x_label="x"))[-1] == "1"
 
 
 def test_a_line_to_compare_with_is_thin_and_has_no_dots() -> None:

@@ -113,5 +113,5 @@ TABLE_7: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Hyperparameters of T-BSO by data set, as fields of `bsnn.train.Config`."""
 
-SPEECH_COMMANDS = {"gamma": 5e-7, "one_minus_beta1": 1e-3, "one_minus_beta2": 1e-5}
+SPEECH_COMMANDS: dict[str, Any] = {"gamma": 5e-7, "one_minus_beta1": 1e-3, "one_minus_beta2": 1e-5}
 """All the hyperparameters that the appendix gives for Google Speech Commands; its β1 and β2 are 1 − β1 and 1 − β2."""

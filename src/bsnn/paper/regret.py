@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from bsnn.paper.target import Outcome, Settings
+from bsnn.paper._target import Findings, Settings
 from bsnn.paper.theory import BETA1, BETA2, GAMMA, NUM_COORDINATES, PROBLEMS, RULES, SCHEDULES, regret
 
 _ROUNDS = {"smoke": 2**7, "small": 2**16, "paper": 2**18}
@@ -11,11 +11,11 @@ _DECAYING = ("gradient", "momentum")
 _Found = dict[tuple[str, str, str], dict[str, Any]]
 
 
-def regret_bounds(settings: Settings) -> Outcome:
+def measure(settings: Settings) -> Findings:
     """Plays every problem with every rule and schedule."""
     rounds, num_seeds = _ROUNDS[settings.scale], 2 if settings.scale == "smoke" else 8
     rows = [row for problem in PROBLEMS for row in regret(problem, rounds, num_seeds)]
-    outcome = Outcome(
+    findings = Findings(
         "Theorem 4.1: regret",
         f"{rounds:,} rounds over {{−1, +1}}^{NUM_COORDINATES}, {num_seeds} repetitions, γ = {GAMMA}, β = β1 = {BETA1}, "
         f"β2 = {BETA2} (scale {settings.scale}). The paper proves and does not measure. Exponents are fitted to the "
@@ -24,17 +24,17 @@ def regret_bounds(settings: Settings) -> Outcome:
     )
     found = {(row["problem"], row["rule"], row["schedule"]): row for row in rows}
     cases = list(itertools.product(PROBLEMS, RULES))
-    outcome.add_table(
+    findings.add_table(
         "Regret against the best fixed point in hindsight: R(𝒯)/𝒯 by schedule",
         ["problem", "rule", *SCHEDULES],
         [[*case, *(_per_round(found[*case, schedule]) for schedule in SCHEDULES)] for case in cases],
     )
-    outcome.add_table(
+    findings.add_table(
         "Its growth: the exponent p of R(𝒯) ~ 𝒯^p, claimed for the decaying schedules",
         ["problem", "rule", "claimed", *SCHEDULES],
         [[*case, RULES[case[1]], *(found[*case, schedule]["exponent"] for schedule in SCHEDULES)] for case in cases],
     )
-    outcome.add_table(
+    findings.add_table(
         "Steps of the proofs: mean of the last half of the rounds, with its exponent (claimed: -0.5 for |M|∞ and v, "
         "-0.25 for |M|∞/√v), and R(𝒯) as a multiple of d times the proof's bound (claimed: at most 1)",
         ["problem", "schedule", "BSO: |M|∞", "R/bound", "T-BSO: |M|∞", "v", "|M|∞/√v", "R/bound"],
@@ -51,11 +51,11 @@ def regret_bounds(settings: Settings) -> Outcome:
             for bso, tbso in [[found[problem, rule, schedule] for rule in RULES]]
         ],
     )
-    not_drawn = [name for problem in PROBLEMS for name in _draw(outcome, problem, rows)]
-    outcome.notes = [*_claims(rows), *_steps(found), *_constant_rates(found, rounds)]
+    not_drawn = [name for problem in PROBLEMS for name in _draw(findings, problem, rows)]
+    findings.notes = [*_claims(rows), *_steps(found), *_constant_rates(found, rounds)]
     if not_drawn:
-        outcome.notes.append(f"Not in the figures, since no regret is above 0: {'; '.join(not_drawn)}.")
-    return outcome
+        findings.notes.append(f"Not in the figures, since no regret is above 0: {'; '.join(not_drawn)}.")
+    return findings
 
 
 def _per_round(row: dict[str, Any]) -> str:
@@ -84,7 +84,7 @@ def _share_of_bound(row: dict[str, Any]) -> float:
     return row["regret"][-1] / (NUM_COORDINATES * row["bound"])
 
 
-def _draw(outcome: Outcome, problem: str, rows: list[dict[str, Any]]) -> list[str]:
+def _draw(findings: Findings, problem: str, rows: list[dict[str, Any]]) -> list[str]:
     """Adds the figure of a problem; gives the names of lines that a logarithmic axis has no place for."""
     lines = {
         f"{row['rule']}, {row['schedule']}": [
@@ -100,7 +100,7 @@ def _draw(outcome: Outcome, problem: str, rows: list[dict[str, Any]]) -> list[st
         for name, exponent in {"−1/2": -0.5, "−1/4": -0.25}.items()
     }
     title = f"R(𝒯)/𝒯, {problem}"
-    outcome.add_lines(title, shown | claims, "rounds 𝒯", log_x=True, log_y=True, thin=list(claims))
+    findings.add_lines(title, shown | claims, "rounds 𝒯", log_x=True, log_y=True, thin=list(claims))
     return [f"{problem}: {name}" for name in lines if name not in shown]
 
 

@@ -222,8 +222,8 @@ def regret(problem: str, rounds: int, num_seeds: int = 8, seed: int = 0) -> list
         momentum = momentum + rates1 * (gradient - momentum)
         moment = moment + rates2 * (gradient.square().mean(-1, keepdim=True) - moment)
         by_time = tbso_flips(weights, momentum, moment, gammas, _EPS)  # pyright: ignore[reportArgumentType]
-        plain = bso_flips(weights, momentum, gammas)  # pyright: ignore[reportArgumentType]
-        flips = torch.where(temporal, by_time, plain)
+        fixed = bso_flips(weights, momentum, gammas)  # pyright: ignore[reportArgumentType]
+        flips = torch.where(temporal, by_time, fixed)
         weights = torch.where(flips, -weights, weights)
         size, v = momentum.abs().amax(-1), moment[..., 0]
         gamma_sum += now_used[:, 0]

@@ -1,6 +1,7 @@
-"""What a run was, on one page: curves, flips, firing rates, memory, confusions, and the commands that made it."""
+"""Figures as SVG, and one self-contained HTML page of one or more runs.
 
-from bsnn.report.page import Confusion, RunRecord, page
-from bsnn.report.record import read_run, write_report
+`record` reads run directories, `page` makes the page, `figures` draws. May import: paper, train and what is below them.
+"""
 
-__all__ = ["Confusion", "RunRecord", "page", "read_run", "write_report"]
+from bsnn.report.page import Confusion as Confusion, RunRecord as RunRecord, page as page
+from bsnn.report.record import read_run as read_run, write_report as write_report

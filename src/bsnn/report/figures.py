@@ -1,7 +1,7 @@
 """Figures as SVG text: lines over a number, and matrices of colored cells.
 
 They hold no script and no link, take their colors from CSS variables that a page sets for light and dark, and
-scale with the width that they are given. `standalone` makes one a file of its own.
+scale with the width that they are given. `standalone` makes a file of its own from one.
 """
 
 import math
@@ -9,11 +9,15 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 
+from bsnn.report._axis import Axis
+
 Points = Sequence[tuple[float, float]]
 Bars = Sequence[tuple[float, float, float]]
+Show = Callable[[float], str]
+"""How to write a value."""
 
-# Okabe and Ito's colors, which color-blind readers tell apart; the darkest and the lightest give way to the
-# background. After eight lines they come again, dashed, as are lines that would hide the same one below.
+# Okabe and Ito's colors, which color-blind readers can tell apart; the darkest and the lightest give way to the
+# background. After eight lines they come again, dashed, as are lines that would hide another.
 STYLE = """
 :root { --ink: #1b1f24; --muted: #5b6470; --rule: #d8dde3; --paper: #ffffff; --cell: 0, 114, 178;
   --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #cc79a7; --c4: #e69f00; --c5: #56b4e9; --c6: #7a5195;
@@ -30,8 +34,11 @@ svg.figure .rule { stroke: var(--rule); } svg.figure .line { fill: none; stroke-
 
 _NUM_COLORS = 8
 _WIDTH, _PLOT_HEIGHT, _LEFT, _RIGHT, _TOP = 560, 230, 62, 14, 34
-# The share of a logarithmic axis that may stay empty at either end, for it to end at a round value.
-_ROOM = 0.15
+_BOTTOM = _TOP + _PLOT_HEIGHT
+# Points that are closer than this, in pixels, hide each other.
+_HIDING = 1.5
+# The mean width of a character in a legend, in the larger font of print and small screens.
+_CHARACTER = 7.4
 
 
 def standalone(svg: str) -> str:
@@ -46,16 +53,16 @@ def line_chart(
     lines: Mapping[str, Points],
     *,
     x_label: str,
-    show: Callable[[float], str] = "{:g}".format,
+    show: Show = "{:g}".format,
     log_x: bool = False,
     log_y: bool = False,
     from_zero: bool = False,
     bars: Mapping[str, Bars] | None = None,
     thin: Collection[str] = (),
 ) -> str:
-    """Lines over a number, with a legend below when there are several.
+    """Lines over a number, with a legend below if there are several.
 
-    A line without points takes its color with it, so that each has the same one in every chart of a page.
+    A line without points keeps its color, so that every line has the same one in all charts of a page.
 
     Args:
         title: What the y axis is.
@@ -64,8 +71,8 @@ def line_chart(
         show: How to write a value of y.
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
-        from_zero: Whether the y axis begins at 0, as lengths that are compared must.
-        bars: By the name of their line, where on x its spread reaches from which y to which.
+        from_zero: Whether the y axis begins at 0, as it must if lengths are compared.
+        bars: The spread by the name of its line: where on x it reaches from which y to which.
         thin: Names of lines that others are compared with: thin, gray and without dots.
 
     Example:
@@ -77,105 +84,66 @@ def line_chart(
         name: [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not log_y) and (x > 0 or not log_x)]
         for name, points in lines.items()
     }
-    everything = [point for points in drawn.values() for point in points] or [(1.0, 1.0)]
-    x_axis = _Axis([x for x, _ in everything], log_x, _LEFT, _WIDTH - _RIGHT, tight=True)
     bars = bars or {}
-    reach = [end for of_line in bars.values() for _, *ends in of_line for end in ends]
-    reach += [0.0] if from_zero else []
-    y_axis = _Axis([y for _, y in everything] + reach, log_y, _TOP + _PLOT_HEIGHT, _TOP)
-    bottom = _TOP + _PLOT_HEIGHT
-    parts = [_text(_LEFT, 18, title, weight="600")]
+    xs, ys = zip(*([point for points in drawn.values() for point in points] or [(1.0, 1.0)]), strict=True)
+    reach = [end for spread in bars.values() for _, *ends in spread for end in ends] + [0.0] * from_zero
+    x_axis = Axis(xs, log_x, _LEFT, _WIDTH - _RIGHT, tight=True)
+    y_axis = Axis([*ys, *reach], log_y, _BOTTOM, _TOP)
+    places = {
+        name: [(round(x_axis.place(x), 1), round(y_axis.place(y), 1)) for x, y in points]
+        for name, points in drawn.items()
+    }
+    pens = _pens(places, thin)
+    parts = [_text(_LEFT, 18, title, weight="600"), *_grid(x_axis, y_axis, x_label, show)]
+    for name, pen in pens.items():
+        parts += [
+            f'<path {pen} d="M{x_axis.place(x):.1f},{y_axis.place(low):.1f}V{y_axis.place(high):.1f}"/>'
+            for x, low, high in bars.get(name, ())
+        ]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places[name])
+        parts.append(f'<polyline class="line" {pen} points="{path}"/>')
+        if name not in thin:
+            color = list(lines).index(name) % _NUM_COLORS
+            parts.append(_dots(color, name, places[name], drawn[name], show))
+    height = _BOTTOM + 42
+    if len(lines) > 1:
+        legend, num_rows = _legend(pens, height + 12)
+        parts += legend
+        height += 18 * num_rows + 6
+    return _svg(title, _WIDTH, height, parts)
+
+
+def _pens(places: Mapping[str, Points], thin: Collection[str]) -> dict[str, str]:
+    """How each line that has points is drawn, as attributes of its element."""
+    pens: dict[str, str] = {}
+    for number, (name, line) in enumerate(places.items()):
+        if not line:
+            continue
+        if name in thin:
+            pens[name] = f'stroke="var(--muted)" stroke-dasharray="{1 + 4 * (number % 2)} 3" style="stroke-width: 1"'
+            continue
+        dashed = number >= _NUM_COLORS or any(_hides(line, places[below]) for below in pens)
+        dash = ' stroke-dasharray="6 6"' if dashed else ""
+        pens[name] = f'stroke="var(--c{number % _NUM_COLORS})"{dash}'
+    return pens
+
+
+def _hides(line: Points, other: Points) -> bool:
+    """Whether a line would cover more than half of another one."""
+    covered = [math.dist(a, b) <= _HIDING for a, b in zip(line, other, strict=False)]
+    return len(other) > 1 and 2 * sum(covered) > len(other)
+
+
+def _grid(x_axis: Axis, y_axis: Axis, x_label: str, show: Show) -> list[str]:
+    parts = []
     for tick in y_axis.ticks:
         y = y_axis.place(tick)
         parts.append(f'<line class="rule" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(_text(_LEFT - 6, y + 4, _short(show(tick)), anchor="end", muted=True))
     for tick in x_axis.ticks:
-        parts.append(_text(x_axis.place(tick), bottom + 16, _short(f"{tick:g}"), anchor="middle", muted=True))
-    parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, x_label, anchor="middle", muted=True))
-    below, pens = [], {}
-    for number, (name, points) in enumerate(drawn.items()):
-        if not points:
-            continue
-        places = [(round(x_axis.place(x), 1), round(y_axis.place(y), 1)) for x, y in points]
-        dash = ' stroke-dasharray="5 3"' if number >= _NUM_COLORS or places in below else ""
-        below.append(places)
-        pens[name] = f'stroke="var(--c{number % _NUM_COLORS})"{dash}'
-        if name in thin:
-            pens[name] = f'stroke="var(--muted)" stroke-dasharray="{1 + 4 * (number % 2)} 3" style="stroke-width: 1"'
-        parts += [
-            f'<path {pens[name]} d="M{x_axis.place(x):.1f},{y_axis.place(low):.1f}V{y_axis.place(high):.1f}"/>'
-            for x, low, high in bars.get(name, ())
-        ]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline class="line" {pens[name]} points="{path}"/>')
-        if name not in thin:
-            parts.append(_dots(number, name, places, points, show))
-    height = bottom + 42
-    if len(lines) > 1:
-        legend, rows = _legend(pens, height + 12)
-        parts.append(legend)
-        height += 18 * rows + 6
-    return _svg(title, _WIDTH, height, parts)
-
-
-class _Axis:
-    """Where values of an axis lie, and which of them are written; it begins and ends at a round value if it can.
-
-    Where all values are whole, as epochs are, so are those that are written.
-    """
-
-    def __init__(self, values: Sequence[float], log: bool, start: float, end: float, *, tight: bool = False) -> None:
-        self.log, self.start, self.end = log, start, end
-        least_step = 1.0 if tight and all(float(value).is_integer() for value in values) else 0.0
-        low, high = min(values), max(values)
-        if low == high:
-            low, high = (low / 2, high * 2) if log else (low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5))
-        self.ticks = (
-            _log_ticks(low, high) if log and high >= 10 * low else _even_ticks(low, high, 6 if tight else 5, least_step)
-        )
-        if tight:
-            self.ticks = [tick for tick in self.ticks if low <= tick <= high]
-        else:
-            room = _ROOM * (math.log10(high) - math.log10(low)) if log else math.inf
-            self.ticks = [tick for tick in self.ticks if self._beyond(tick, low, high) <= room]
-            low, high = min(low, self.ticks[0]), max(high, self.ticks[-1])
-        self.low, self.high = self._scaled(low), self._scaled(high)
-
-    def _beyond(self, tick: float, low: float, high: float) -> float:
-        """How far a tick lies outside of the values."""
-        if self.log and tick <= 0:
-            return math.inf
-        return max(self._scaled(low) - self._scaled(tick), self._scaled(tick) - self._scaled(high))
-
-    def _scaled(self, value: float) -> float:
-        return math.log10(value) if self.log else value
-
-    def place(self, value: float) -> float:
-        return self.start + (self._scaled(value) - self.low) / (self.high - self.low) * (self.end - self.start)
-
-
-def _even_ticks(low: float, high: float, count: int, least_step: float) -> list[float]:
-    """Round values at the same distance, from the last that is not above `low` to the first not below `high`."""
-    step = max(_round_step((high - low) / count), least_step)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """As `_even_ticks`, on a logarithmic axis: 1, 2, 5, 10, ..., or powers of ten if these are enough."""
-    decades = math.log10(high) - math.log10(low)
-    step = max(1, round(decades / 6))
-    factors = (1, 2, 5) if decades < 3 else (1,)
-    exponents = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1, step)
-    ticks = [factor * 10.0**exponent for exponent in exponents for factor in factors]
-    inside = [n for n, tick in enumerate(ticks) if low <= tick <= high]
-    return ticks[max(inside[0] - 1, 0) : inside[-1] + 2]
-
-
-def _round_step(step: float) -> float:
-    """The next of 1, 2, 5, 10, ... that is not smaller."""
-    magnitude = 10.0 ** math.floor(math.log10(step))
-    return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= step * (1 - 1e-9))
+        parts.append(_text(x_axis.place(tick), _BOTTOM + 16, _short(f"{tick:g}"), anchor="middle", muted=True))
+    parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _BOTTOM + 34, x_label, anchor="middle", muted=True))
+    return parts
 
 
 def _short(number: str) -> str:
@@ -183,26 +151,25 @@ def _short(number: str) -> str:
     return re.sub(r"e\+?(-?)0*(?=\d)", r"e\1", number)
 
 
-def _dots(number: int, name: str, places: Points, points: Points, show: Callable[[float], str]) -> str:
-    color = f"var(--c{number % _NUM_COLORS})"
+def _dots(color: int, name: str, places: Points, points: Points, show: Show) -> str:
+    radius = 2.5 if len(places) <= 40 else 1.2
     return "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.5 if len(places) <= 40 else 1.2}" fill="{color}">'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="var(--c{color})">'
         f"<title>{escape(name)}, {at:g}: {escape(show(value))}</title></circle>"
         for (x, y), (at, value) in zip(places, points, strict=True)
     )
 
 
-def _legend(pens: Mapping[str, str], top: float) -> tuple[str, int]:
-    parts, x, row = [], float(_LEFT), 0
-    for name, pen in pens.items():
-        width = 34 + 9.2 * len(name)
-        if x + width > _WIDTH and x > _LEFT:
-            x, row = float(_LEFT), row + 1
-        y = top + 18 * row
-        parts.append(f'<line class="line" {pen} x1="{x}" x2="{x + 16}" y1="{y - 4}" y2="{y - 4}"/>')
-        parts.append(_text(x + 20, y, name))
-        x += width
-    return "".join(parts), row + 1
+def _legend(pens: Mapping[str, str], top: float) -> tuple[list[str], int]:
+    """Names in columns as wide as the longest, and the number of rows."""
+    width = 34 + _CHARACTER * max(map(len, pens), default=0)
+    num_columns = max(int((_WIDTH - _LEFT) / width), 1)
+    parts = []
+    for number, (name, pen) in enumerate(pens.items()):
+        x, y = _LEFT + width * (number % num_columns), top + 18 * (number // num_columns)
+        parts.append(f'<line class="line" {pen} x1="{x:.1f}" x2="{x + 18:.1f}" y1="{y - 4:.1f}" y2="{y - 4:.1f}"/>')
+        parts.append(_text(x + 22, y, name))
+    return parts, math.ceil(len(pens) / num_columns)
 
 
 def matrix_chart(
@@ -212,10 +179,10 @@ def matrix_chart(
     row_names: Sequence[str],
     column_names: Sequence[str],
     axes: tuple[str, str],
-    show: Callable[[float], str] = "{:g}".format,
+    show: Show = "{:g}".format,
     by_root: bool = False,
 ) -> str:
-    """A matrix of colored cells, written into when there is room.
+    """A matrix of colored cells, with their values if there is room.
 
     Args:
         title: What the cells are.
@@ -224,49 +191,51 @@ def matrix_chart(
         column_names: A name for each column.
         axes: What rows and columns are.
         show: How to write a value.
-        by_root: Whether the root of a value gives its color, so that few are seen beside many.
+        by_root: Whether the root of a value gives its color, so that few can be seen beside many.
 
     Example:
         >>> svg = matrix_chart("counts", [[3, 1], [0, 4]], row_names="ab", column_names="ab", axes=("label", "guess"))
         >>> svg.count("<rect")
         4
     """
-    count = max(len(column_names), 1)
-    longest = max((len(name) for name in row_names), default=1)
-    left = 34 + min(7 * longest, 110)
-    cell = max(min((_WIDTH - left - _RIGHT) / count, 44), 4)
-    height_of_names = min(7 * max((len(name) for name in column_names), default=1), 110)
+    left = 34 + _length(row_names)
+    cell = max(min((_WIDTH - left - _RIGHT) / max(len(column_names), 1), 44), 4)
     slanted = any(7 * len(name) > cell for name in column_names)
-    top = _TOP + 22 + (height_of_names if slanted else 6)
-    largest = max((abs(value) for row in rows for value in row), default=0) or 1
+    top = _TOP + 22 + (_length(column_names) if slanted else 6)
     parts = [
         _text(8, 18, title, weight="600"),
         _text(8, _TOP + 2, f"rows: {axes[0]}; columns: {axes[1]}", muted=True),
     ]
-    named = cell >= 9
-    for column, name in enumerate(column_names):
-        x = left + (column + 0.5) * cell
-        turn = f' transform="rotate(-60 {x + 3:.1f} {top - 6:.1f})"' if slanted else ""
-        if named:
-            parts.append(_text(x + 3 * slanted, top - 6, name[:16], anchor="start" if slanted else "middle", more=turn))
-    for index, (name, row) in enumerate(zip(row_names, rows, strict=True)):
-        y = top + index * cell
-        if named:
-            parts.append(_text(left - 6, y + cell / 2 + 4, name[:16], anchor="end"))
-        for column, value in enumerate(row):
+    if cell >= 9:  # else names would overlap
+        for column, name in enumerate(column_names):
+            x, y = left + (column + 0.5) * cell + 3 * slanted, top - 6
+            turn = f' transform="rotate(-60 {x:.1f} {y:.1f})"' if slanted else ""
+            parts.append(_text(x, y, name[:16], anchor="start" if slanted else "middle", more=turn))
+        for row, name in enumerate(row_names):
+            parts.append(_text(left - 6, top + (row + 0.5) * cell + 4, name[:16], anchor="end"))
+    largest = max((abs(value) for row in rows for value in row), default=0) or 1
+    for row, (name, values) in enumerate(zip(row_names, rows, strict=True)):
+        for column, value in enumerate(values):
             share = abs(value) / largest
             opacity = 0.06 + 0.84 * (math.sqrt(share) if by_root else share)
-            where = f'x="{left + column * cell:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}"'
             label = f"{name}, {column_names[column]}: {show(value)}"
-            parts.append(
-                f'<rect {where} style="fill: rgba(var(--cell), {opacity:.3f})"><title>{escape(label)}</title></rect>'
-            )
-            text = show(value)
-            if cell >= 7 * len(text) and value:
-                color = ' style="fill: var(--paper)"' if opacity > 0.7 else ""
-                x = left + (column + 0.5) * cell
-                parts.append(_text(x, y + cell / 2 + 4, text, anchor="middle", more=color))
+            text = show(value) if value else ""
+            parts.append(_cell(left + column * cell, top + row * cell, cell, opacity, label, text))
     return _svg(title, _WIDTH, top + len(rows) * cell + 8, parts)
+
+
+def _length(names: Sequence[str]) -> int:
+    """Room for names, in pixels."""
+    return min(7 * max(map(len, names), default=1), 110)
+
+
+def _cell(x: float, y: float, size: float, opacity: float, label: str, text: str) -> str:
+    where = f'x="{x:.1f}" y="{y:.1f}" width="{size - 1:.1f}" height="{size - 1:.1f}"'
+    rect = f'<rect {where} style="fill: rgba(var(--cell), {opacity:.3f})"><title>{escape(label)}</title></rect>'
+    if not text or size < 7 * len(text):
+        return rect
+    color = ' style="fill: var(--paper)"' if opacity > 0.7 else ""
+    return rect + _text(x + size / 2, y + size / 2 + 4, text, anchor="middle", more=color)
 
 
 def _text(

@@ -1,53 +1,21 @@
-"""The page itself: HTML text from records of runs, with everything in it that a browser needs."""
+"""The page itself: HTML text from the records of runs, with everything in it that a browser needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from bsnn.report.figures import STYLE, line_chart, matrix_chart
-
-_PAGE_STYLE = """
-html { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-body { max-width: 1180px; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.6rem; }
-h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 1.25rem; }
-figure { margin: 0; break-inside: avoid; }
-.wide { overflow-x: auto; margin-bottom: 1.5rem; }
-table { border-collapse: collapse; font-size: 0.9rem; }
-th, td { text-align: left; white-space: nowrap; vertical-align: top; padding: 0.3rem 0.8rem 0.3rem 0;
-  border-bottom: 1px solid var(--rule); }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; padding: 0.7rem;
-  border: 1px solid var(--rule); border-radius: 4px; }
-.summary th { white-space: normal; vertical-align: bottom; }
-.summary td:first-child { font-weight: 600; white-space: normal; overflow-wrap: anywhere; min-width: 8rem; }
-@media screen and (max-width: 600px) {
-  .summary table, .summary tbody { display: block; } .summary thead { display: none; }
-  .summary tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0.3rem 1rem; padding: 0.6rem 0;
-    border-bottom: 1px solid var(--rule); }
-  .summary td, .summary td.number { border: 0; padding: 0; text-align: left; white-space: normal; }
-  .summary td:first-child { grid-column: 1 / -1; }
-  .summary td:not(:first-child)::before { content: attr(data-head); display: block; color: var(--muted);
-    font-size: 0.8rem; line-height: 1.2; } }
-code { white-space: nowrap; } .note { color: var(--muted); font-size: 0.9rem; }
-.warning { border-left: 3px solid var(--c1); padding-left: 0.6rem; }
-@media print { html { font-size: 12px; } body { max-width: none; padding: 0; }
-  h2 { break-before: page; border: 0; margin: 0; } details, pre, tr { break-inside: avoid; }
-  summary { break-after: avoid; list-style: none; font-size: 1.1rem; margin-top: 1rem; }
-  .figures { grid-template-columns: 1fr 1fr; } .settings { columns: 2; }
-  .wide { overflow: visible; } details::details-content { content-visibility: visible; } }
-"""
-
+from bsnn.optim.rules import label
+from bsnn.report._html import document, figure_grid, table
+from bsnn.report.figures import line_chart, matrix_chart
 
 _COUNTED, _OF_PROCESS = "memory of training, counted", "peak of the process"
 _PROCESS_NOTE = (
-    "The peak of the process is that of Python, torch, data and all that ran in it before, such as the earlier runs of "
-    "a sweep."
+    "The peak of the process includes Python, torch, the data and whatever ran in it before, such as earlier runs of a "
+    "sweep."
 )
 _MEMORY_NOTE = (
-    "Memory of training is counted tensor by tensor: weights, optimizer state, gradients and activations of an update. "
-    + _PROCESS_NOTE
+    "Memory of training is counted tensor by tensor: the weights, optimizer state, gradients and activations of one "
+    "update. " + _PROCESS_NOTE
 )
 
 
@@ -64,8 +32,8 @@ class RunRecord(NamedTuple):
 
     name: str
     config: dict[str, Any]
-    history: list[dict[str, Any]]
-    """A line an epoch, as in metrics.jsonl."""
+    history: Sequence[EpochMetrics]
+    """One line per epoch, as in metrics.jsonl."""
     made_by: dict[str, Any]
     """Versions and commit."""
     commands: list[str]
@@ -87,16 +55,10 @@ def page(runs: Sequence[RunRecord]) -> str:
     title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>{escape(title)}</h1>", _summary(names, runs)]
     body += [_unfinished(name, run) for name, run in zip(names, runs, strict=True)]
-    body.append(_figures(_curves(dict(zip(names, runs, strict=True)))))
+    body.append(figure_grid(_curves(dict(zip(names, runs, strict=True)))))
     for name, run in zip(names, runs, strict=True):
         body += [f"<h2>{escape(name if len(runs) > 1 else 'By layer, and how it was made')}</h2>", _section(run)]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{STYLE}{_PAGE_STYLE}</style></head>\n"
-        f"<body>{''.join(body)}</body></html>\n"
-    )
+    return document(title, body)
 
 
 def _unique(names: Sequence[str]) -> list[str]:
@@ -112,7 +74,7 @@ def _summary(names: Sequence[str], runs: Sequence[RunRecord]) -> str:
             {
                 "run": name,
                 "test accuracy": _percent(last["test_accuracy"]),
-                "best epoch's": _percent(max(line["test_accuracy"] for line in run.history)),
+                "best epoch": _percent(max(line["test_accuracy"] for line in run.history)),
                 "epochs": f"{last['epoch']} of {config.get('epochs', last['epoch'])}",
                 "minutes": f"{sum(line['seconds'] for line in run.history) / 60:.1f}",
                 _COUNTED: _megabytes(last["training_bytes"]) if "training_bytes" in last else "",
@@ -122,10 +84,10 @@ def _summary(names: Sequence[str], runs: Sequence[RunRecord]) -> str:
                 "method": method(config),
             }
         )
-    # Runs of before it was counted have none.
+    # A column that no run has, such as the memory of runs from before it was counted, is left out.
     heads = [head for head in rows[0] if any(row[head] for row in rows)]
-    table = _table(heads, [[row[head] for head in heads] for row in rows], numbers=heads[1:-2], kind="summary")
-    return table + f'<p class="note">{_MEMORY_NOTE if _COUNTED in heads else _PROCESS_NOTE}</p>'
+    shown = table(heads, [[row[head] for head in heads] for row in rows], numbers=heads[1:-2], kind="summary")
+    return shown + f'<p class="note">{_MEMORY_NOTE if _COUNTED in heads else _PROCESS_NOTE}</p>'
 
 
 def _unfinished(name: str, run: RunRecord) -> str:
@@ -138,7 +100,7 @@ def _unfinished(name: str, run: RunRecord) -> str:
 
 
 def method(config: Mapping[str, Any]) -> str:
-    """What trained a run, in words.
+    """How a run was trained, in words.
 
     Example:
         >>> method({"weights": "binary", "optimizer": "tbso", "gradient": "ottt"})
@@ -146,13 +108,12 @@ def method(config: Mapping[str, Any]) -> str:
     """
     if "weights" not in config:
         return ""
-    rule = {"tbso": "T-BSO", "bso": "BSO", "sigma": "Sigma-BSO"}[config["optimizer"]]
-    weights = rule if config["weights"] == "binary" else f"{config['weights']} weights"
+    weights = label(config["optimizer"]) if config["weights"] == "binary" else f"{config['weights']} weights"
     return f"{weights}, {config['gradient'].upper()}"
 
 
 def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
-    """Of all runs together."""
+    """Charts of all runs together."""
 
     def chart(
         title: str, key: str, show: Callable[[float], str], *, log_y: bool = False, from_zero: bool = False
@@ -172,7 +133,7 @@ def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
 
 
 def _section(run: RunRecord) -> str:
-    """Of one run."""
+    """What is shown of each run by itself."""
     parts = [f'<p class="note">{escape(note)}</p>' for note in run.notes]
     warnings = [(line["epoch"], text) for line in run.history for text in line["warnings"]]
     parts += [f'<p class="warning">epoch {epoch}: {escape(text)}</p>' for epoch, text in warnings[-5:]]
@@ -182,12 +143,12 @@ def _section(run: RunRecord) -> str:
         _rates_chart(run),
         _confusion_chart(run.confusion),
     ]
-    parts.append(_figures(figures))
+    parts.append(figure_grid(figures))
     parts.append(_layers_table(run))
     parts.append(f"<pre>{escape(chr(10).join(run.commands))}</pre>")
     made_by = ", ".join(f"{key} {value}" for key, value in run.made_by.items() if value)
     rows = [[key, str(value)] for key, value in run.config.items()]
-    settings = _table(["field", "value"], rows, kind="settings")
+    settings = table(["field", "value"], rows, kind="settings")
     parts.append(f'<details><summary>every setting</summary>{settings}<p class="note">{escape(made_by)}</p></details>')
     return "".join(parts)
 
@@ -202,7 +163,7 @@ def _by_layer(title: str, run: RunRecord, key: str, *, log_y: bool = False) -> s
 
 
 def _rates_chart(run: RunRecord) -> str:
-    """How learning rate, γ and 1 − β1 decay, each as a part of its first value."""
+    """How learning rate, γ and 1 − β1 decay, each relative to its first value."""
     names = {"learning_rate": "learning rate", "gamma": "γ", "one_minus_beta1": "1 − β1"}
     lines = {}
     if len(run.history) == 1:
@@ -236,26 +197,8 @@ def _layers_table(run: RunRecord) -> str:
     if not rows:
         return ""
     heads = ["layer", "firing rate", "flips per weight and update"]
-    table = _table(heads, rows, numbers=heads[1:])
-    return f"<details><summary>layers in the last epoch</summary>{table}</details>"
-
-
-def _figures(figures: Sequence[str]) -> str:
-    return f'<div class="figures">{"".join(f"<figure>{figure}</figure>" for figure in figures if figure)}</div>'
-
-
-def _table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = (), kind: str = "plain"
-) -> str:
-    def cells(tag: str, row: Sequence[str]) -> str:
-        kinds = [' class="number"' if head in numbers else "" for head in heads]
-        # Where there is no room for a table, each cell says what it is.
-        kinds = [f'{kind} data-head="{escape(head)}"' for kind, head in zip(kinds, heads, strict=True)]
-        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    head = f"<thead><tr>{cells('th', heads)}</tr></thead>"
-    return f'<div class="wide {kind}"><table>{head}<tbody>{body}</tbody></table></div>'
+    shown = table(heads, rows, numbers=heads[1:])
+    return f"<details><summary>layers in the last epoch</summary>{shown}</details>"
 
 
 def _percent(value: float) -> str:

@@ -1,4 +1,4 @@
-"""From run directories to the page: reads their files, and evaluates the last checkpoint for its confusions."""
+"""From run directories to the page: reads their files, and evaluates the last checkpoint for its confusion matrix."""
 
 import dataclasses
 import json
@@ -12,18 +12,14 @@ from bsnn.atomic import write_file
 from bsnn.errors import UserError
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.report.page import Confusion, RunRecord, page
-from bsnn.train.config import Config, written
+from bsnn.train.config import Config, config_from_json, written
 from bsnn.train.load import loaded_run
+from bsnn.train.metrics import check_metrics
 
 # A matrix of more classes cannot be read.
 _MOST_CLASSES = 100
-# As many runs as have a color of their own.
+# Every line of a chart has a color of its own.
 _MOST_NAMED = 8
-
-# What lines of metrics hold, and what only those of some runs do.
-_NUMBERS = ("epoch", "test_accuracy", "train_accuracy", "train_loss", "learning_rate", "seconds", "peak_bytes")
-_NUMBERS_OF_SOME = ("training_bytes", "flip_ratio", "gamma", "one_minus_beta1")
-_BY_LAYER, _BY_LAYER_OF_SOME = ("firing_rates",), ("flip_ratios",)
 
 
 def write_report(runs: Sequence[Path], out: Path, data: str | None = None) -> dict[str, Any]:
@@ -45,7 +41,7 @@ def write_report(runs: Sequence[Path], out: Path, data: str | None = None) -> di
 
 
 def read_run(path: Path, data: str | None = None) -> RunRecord:
-    """What the files of a run tell.
+    """The record of a run, from its files.
 
     Raises:
         UserError: If it is not a run directory, or has not finished an epoch.
@@ -54,7 +50,7 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
     try:
         saved = json.loads((path / "config.json").read_text())
         history = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-        config = Config(**{**saved["config"], "plan": tuple(saved["config"]["plan"])})
+        config = config_from_json(saved["config"])
         made_by, trained_from = saved["versions"] | {"commit": saved["git_commit"]}, saved["data"]
     except FileNotFoundError as error:
         raise UserError(
@@ -68,7 +64,7 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
             f"--out {path} --resume`), or leave it out."
         )
     for number, line in enumerate(history):
-        _check_line(f"{path / 'metrics.jsonl'}, line {number + 1}", line)
+        check_metrics(line, f"{path / 'metrics.jsonl'}, line {number + 1}")
     confusion, notes = None, []
     try:
         with loaded_run(path, data) as trainer:
@@ -92,7 +88,7 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
 
 
 def _check_run_folder(path: Path) -> None:
-    """Says what to report on instead of a file, or of a folder that holds runs."""
+    """Refuses what is no run directory, and says what to report on instead."""
     if path.is_file():
         run = path.parent if (path.parent / "config.json").exists() else None
         advice = f" Report on its run with: {shlex.join(['bsnn', 'report', str(run)])}" if run else ""
@@ -107,28 +103,6 @@ def _check_run_folder(path: Path) -> None:
         command = shlex.join(["bsnn", "report", *runs[:_MOST_NAMED], "--out", str(path / "report.html")])
         which = "those in it" if len(runs) <= _MOST_NAMED else f"some of its {len(runs)}"
         raise UserError(f"{path}: received a folder of runs; expected runs. Report on {which} with: {command}")
-
-
-def _check_line(place: str, line: Any) -> None:
-    """Refuses a line of metrics that lacks what the page shows."""
-    if not isinstance(line, dict):
-        raise UserError(f"{place}: received {line!r}; expected an epoch, as `bsnn train` writes it.")
-    wrong = [key for key in (*_NUMBERS, *_BY_LAYER, "warnings") if key not in line]
-    wrong += [key for key in (*_NUMBERS, *_NUMBERS_OF_SOME) if key in line and not _is_number(line[key])]
-    for key in (*_BY_LAYER, *_BY_LAYER_OF_SOME):
-        if key in line and not (isinstance(line[key], dict) and all(map(_is_number, line[key].values()))):
-            wrong.append(key)
-    if not isinstance(line.get("warnings", []), list):
-        wrong.append("warnings")
-    if wrong:
-        raise UserError(
-            f"{place}: received an epoch without a proper {', '.join(wrong)}; expected what `bsnn train` writes. "
-            "Restore the file, or leave this run out."
-        )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def train_command(config: Config, data: str | None, out: Path) -> str:

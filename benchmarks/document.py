@@ -1,117 +1,91 @@
-"""One page of Markdown, and its pictures, from the files of results; nothing on it is typed by hand."""
+"""docs/results.md and its pictures, from the files in benchmarks/results; no number on the page is typed by hand.
 
+python benchmarks/document.py           write the page
+python benchmarks/document.py --check   exit with 1 if the page or a picture is not what the files give
+"""
+
+import argparse
 import json
 import os
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bsnn.atomic import write_file
-from bsnn.errors import UserError
+from bsnn.atomic import replace_file
+from bsnn.optim.rules import label
+from bsnn.paper import TARGETS
+from bsnn.paper.markdown import markdown_table
 from bsnn.report.figures import line_chart, matrix_chart, standalone
 
-_ORDER = (
-    "table1", "table2", "table3", "table4", "table5", "figure3", "figure4", "figure5",
-    "gradients", "regret", "ablation",
-)  # fmt: skip
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+
+_INTRODUCTION = (
+    "# Results\n\nWritten by `python benchmarks/document.py` from the files that each part names; no number is typed "
+    "by hand. Every target can be measured at the paper's scale with `--scale paper` and its data; each part says at "
+    "which scale it was measured. Tables and figures are numbered as in the paper. `±` is the standard deviation over "
+    "seeds."
+)
 
 
-def result_text(result: dict[str, Any]) -> str:
-    """A result as JSON with a line for each of its parts, so that changes of it can be read."""
-    text = json.dumps(result, indent=1, ensure_ascii=False)
-    # Lists of plain values on one line each.
-    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda match: "[" + re.sub(r",\s+", ", ", match[1]) + "]", text) + "\n"
-
-
-def document(results: Path, out: Path, benchmarks: Path | None = None) -> dict[str, Any]:
-    """Writes the page of all results that are there.
+def files_of_page(results: Path, page: Path) -> dict[Path, str]:
+    """The page and its pictures, as text by path.
 
     Args:
-        results: The folder of results of `bsnn reproduce`.
-        out: The page; pictures go to `figures` beside it.
-        benchmarks: The folder of results of benchmarks/, for the comparisons on real data.
+        results: The folder of results; those of `bsnn reproduce` are in its folder `reproduce`.
+        page: Where the page will be; pictures go to `figures` beside it.
 
     Raises:
-        UserError: If a file is not what it should be; nothing is written then.
+        SystemExit: If a file is not what its command writes.
     """
-    found = [_result(path, results) for path in sorted(results.glob("*.json"))]
-    if not found:
-        raise UserError(f"{results}: holds no results; expected those of `bsnn reproduce NAME --results {results}`.")
-    found.sort(key=lambda result: _ORDER.index(result["name"]))
-    parts = [
-        "# Results\n\nWritten by `bsnn reproduce document` from the files that each part names; no number is typed by "
-        "hand. Every target runs at the paper's scale with `--scale paper` and its data; what stands here says which "
-        "scale it ran. Numbers of tables and figures are the paper's. `±` is the standard deviation over seeds."
-    ]
-    missing = [name for name in _ORDER if name not in {result["name"] for result in found}]
+    sections: dict[str, Callable[[Any, str], str]] = {
+        **{f"reproduce/{name}": _target for name in TARGETS},
+        "flip_rules": _flip_rules,
+        "cifar10_methods": _methods,
+        "small_recipes": _small_recipes,
+    }
+    parts, missing, pictures = [], [], {}
+    for name, section in sections.items():
+        path = results / f"{name}.json"
+        if not path.exists():
+            missing.append(path.stem)
+            continue
+        try:
+            result = json.loads(path.read_text())
+            parts.append(section(result, Path(os.path.relpath(path, page.parent)).as_posix()))
+            pictures |= _pictures(result)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration) as error:
+            raise SystemExit(
+                f"{path}: cannot be shown ({error!r}); expected a result as its command writes it. Measure it again."
+            ) from error
     if missing:
-        parts.append(f"Not run yet: {', '.join(missing)}.")
-    pictures: dict[str, str] = {}
-    for result in found:
-        path = results / f"{result['name']}.json"
-        with _naming(path):
-            parts.append(_section(result, _link(path, out), pictures))
-    for name, section in {
-        "flip_rules": _flip_rules, "cifar10_methods": _methods, "small_recipes": _small_recipes
-    }.items():  # fmt: skip
-        path = benchmarks / f"{name}.json" if benchmarks else None
-        if path and path.exists():
-            with _naming(path):
-                parts.append(section(json.loads(path.read_text()), _link(path, out)))
-    for name, picture in pictures.items():
-        (out.parent / "figures").mkdir(parents=True, exist_ok=True)
-        write_file(out.parent / "figures" / name, picture.encode())
-    write_file(out, ("\n\n".join(parts) + "\n").encode())
-    return {"path": str(out), "targets": [result["name"] for result in found], "missing": missing}
+        parts.insert(0, f"Not measured yet: {', '.join(missing)}.")
+    text = "\n\n".join([_INTRODUCTION, *parts]) + "\n"
+    return {page: text} | {page.parent / "figures" / name: drawn for name, drawn in pictures.items()}
 
 
-def _result(path: Path, results: Path) -> dict[str, Any]:
-    with _naming(path):
-        result = json.loads(path.read_text())
-    if not isinstance(result, dict) or result.get("name") != path.stem or path.stem not in _ORDER:
-        below = next((file.parent for file in sorted(results.glob("*/*.json")) if file.stem in _ORDER), None)
-        advice = f" Try: bsnn reproduce document --results {below} --benchmarks {results}" if below else ""
-        raise UserError(
-            f"{path}: received a file that `bsnn reproduce` has not written; expected a folder of its results alone, "
-            f"such as {_ORDER[0]}.json.{advice}"
-        )
-    return result
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Names the file that lacks something, or is not JSON."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration) as error:
-        raise UserError(
-            f"{path}: cannot be shown ({error!r}); expected a result as its command writes it. Make it again, or take "
-            "it out of the folder."
-        ) from error
-
-
-def _link(path: Path, out: Path) -> str:
-    """A file as a link on the page spells it."""
-    return Path(os.path.relpath(path, out.parent)).as_posix()
-
-
-def _section(result: dict[str, Any], link: str, pictures: dict[str, str]) -> str:
-    """The part of the page of one result; its pictures go to `pictures`, by the names of their files."""
-    parts = [f"## {result['title']}", f"{result['ran']}"]
+def _target(result: dict[str, Any], link: str) -> str:
+    parts = [f"## {result['title']}", result["ran"]]
     for table in result["tables"]:
         parts.append(f"**{table['caption']}**\n\n{markdown_table(table['columns'], table['rows'])}")
-    images = []
-    for number, figure in enumerate(result["figures"]):
-        name = f"{result['name']}{f'-{number + 1}' if len(result['figures']) > 1 else ''}.svg"
-        pictures[name] = standalone(_drawn(figure))
-        images.append(f"![{figure['title']}](figures/{name})")
-    if images:
-        parts.append("\n".join(images))
+    if result["figures"]:
+        images = zip(result["figures"], _pictures(result), strict=True)
+        parts.append("\n".join(f"![{figure['title']}](figures/{name})" for figure, name in images))
     parts += result["notes"]
     parts.append(f"`{result['command']}`: {_effort(result)}; [{result['name']}.json]({link})")
     return "\n\n".join(parts)
+
+
+def _pictures(result: dict[str, Any]) -> dict[str, str]:
+    """The figures of a result, as SVG by the name of their file."""
+    figures = result.get("figures", [])
+    numbers = [f"-{number + 1}" for number in range(len(figures))] if len(figures) > 1 else [""]
+    return {
+        f"{result['name']}{number}.svg": standalone(_drawn(figure))
+        for number, figure in zip(numbers, figures, strict=False)
+    }
 
 
 def _effort(result: dict[str, Any]) -> str:
@@ -130,7 +104,8 @@ def _drawn(figure: dict[str, Any]) -> str:
     if figure["kind"] == "matrix":
         names = figure["names"]
         axes = tuple(figure["axes"])
-        return matrix_chart(figure["title"], figure["rows"], row_names=names, column_names=names, axes=axes)
+        options = {"row_names": names, "column_names": names, "axes": axes, "show": "{:.2f}".format}
+        return matrix_chart(figure["title"], figure["rows"], **options)
     more = {key: figure[key] for key in ("log_x", "log_y", "bars", "thin") if key in figure}
     lines = {name: [(x, y) for x, y in points] for name, points in figure["lines"].items()}
     return line_chart(figure["title"], lines, x_label=figure["x_label"], show="{:,.4g}".format, **more)
@@ -160,7 +135,7 @@ def _flip_rules(result: dict[str, Any], link: str) -> str:
 
 
 def _methods(result: dict[str, Any], link: str) -> str:
-    names = {"tbso": "T-BSO", "bso": "BSO", "latent": "latent weights", "real": "real weights"}
+    names = {"tbso": label("tbso"), "bso": label("bso"), "latent": "latent weights", "real": "real weights"}
     rows = []
     for name, method in result["methods"].items():
         tried = ", ".join(f"{value:g}: {_percent(accuracy)}" for value, accuracy in method["held_out_accuracies"])
@@ -235,15 +210,19 @@ def _measured(spread: dict[str, Any]) -> str:
     return _percent(spread["mean"]) + ("" if deviation is None else f" ± {100 * deviation:.2f}")
 
 
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table in Markdown.
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write docs/results.md and its pictures from benchmarks/results.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file would change")
+    check = parser.parse_args().check
+    files = files_of_page(RESULTS, PAGE)
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)}{' is not what the results give' if check else ''}")
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, files[path].encode())
+    return 1 if check and stale else 0
 
-    Example:
-        >>> print(markdown_table(["γ", "ours"], [[0.5, None]]))
-        | γ | ours |
-        | --- | --- |
-        | 0.5 | – |
-    """
-    cells = [["–" if cell is None else str(cell).replace("|", "\\|") for cell in row] for row in (columns, *rows)]
-    cells.insert(1, ["---"] * len(columns))
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+if __name__ == "__main__":
+    sys.exit(main())
