@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.paper import TARGETS, document, experiments
 from bsnn.paper.document import _ORDER
 from bsnn.paper.target import Settings

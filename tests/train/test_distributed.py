@@ -18,8 +18,7 @@ import pytest
 import torch
 from torch import Tensor, distributed
 
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.data.dataset import FileDataset
 from bsnn.nn.bits import BinaryParameter
 from bsnn.train import loop as train_loop

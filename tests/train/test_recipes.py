@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.data import ArrayDataset
 from bsnn.train.recipes import RECIPES, Config, choices_of, recipe, written
 from bsnn.train.trainer import Trainer

@@ -19,8 +19,7 @@ import pytest
 import torch
 
 import bsnn
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.data import FileDataset
 from bsnn.train import checkpoint, loop as train, trainer
 from bsnn.train.recipes import Config, recipe
@@ -646,7 +645,7 @@ def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pyte
         elif words[0] == "bsnn" and arguments[:2] in runnable and "runs/second" not in words:
             assert cli.main([*arguments, *(small if arguments[0] == "train" else [])]) == 0, arguments
         else:
-            cli._parser().parse_args(arguments)
+            cli.parser().parse_args(arguments)
     for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(block, "docs/training.md", "exec"), {})
     assert {p.name for p in (tmp_path / "runs").iterdir()} == {"first", "tuned", "grid", "python", "sigma"}

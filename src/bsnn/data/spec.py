@@ -1,4 +1,4 @@
-"""What a network has to know of its data, without the data: enough to build it, to export it and to feed it."""
+"""What a network must know about its data, without the data: enough to build it, to export it and to feed it."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from bsnn.data.dataset import Dataset, Kind
 
-# Settings of a decoder that a deployed network needs to read files as its training set did.
+# Settings of a decoder that a deployed network needs in order to read files as in training.
 _DECODING = ("margin", "sensor", "presence", "turned")
 
 
@@ -33,19 +33,20 @@ class DataSpec:
 
     @classmethod
     def of(cls, data: Dataset) -> "DataSpec":
-        """The spec of a data set."""
+        """Takes the spec from a data set."""
         settings = getattr(getattr(data, "decode", None), "keywords", {})
         decode = {key: settings[key] for key in _DECODING if settings.get(key) is not None}
         plain = {f.name: getattr(data, f.name) for f in dataclasses.fields(cls) if f.name != "decode"}
         return cls(**plain, decode=decode)
 
     def as_json(self) -> dict[str, Any]:
-        """A dictionary of lists, text and numbers."""
+        """Gives a dictionary of lists, text and numbers."""
         fields = dataclasses.asdict(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "DataSpec":
-        """What `as_json` gave, back again."""
+        """The inverse of `as_json`."""
         lists = ("classes", "shape", "mean", "std")
-        return cls(**{name: tuple(value) if name in lists else value for name, value in content.items()})
+        fields: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in content.items()}
+        return cls(**fields)
