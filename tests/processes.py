@@ -59,10 +59,10 @@ def children(pid: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[1]) == pid:
+        if int(parent) == pid and state != "Z":
             found.append(int(stat.parent.name))
     return found
 
