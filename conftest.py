@@ -1,9 +1,22 @@
-"""Names that the docstring examples use without importing, and one seed for every test."""
+"""What every test and docstring example starts from: a seed, the usual signals, and names that need no import."""
 
 import functools
 import itertools
+import signal
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Lets the processes that tests start be interrupted, however this one was started.
+
+    A shell starts background jobs, and some CI systems start everything, with SIGINT ignored. Children inherit what is
+    ignored or blocked, but a handler, even one that does nothing, becomes the default in them.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 import bsnn
+from bsnn.cli._runs import export_run
 from bsnn.data.accuracy import accuracy
 from bsnn.data.dataset import Dataset
 from bsnn.deploy.codec import read

@@ -7,17 +7,24 @@ from typing import Any
 
 from bsnn.errors import UserError
 
-_TRAINING = ("torch", "safetensors", "tensorboard")
+# By import name; pyproject.toml lists the distributions.
+EXTRAS = {
+    "train": ("torch", "safetensors", "tensorboard"),
+    "data": ("matplotlib", "PIL", "pooch", "requests", "scipy", "soundfile", "tqdm"),
+}
 
 
 def need(module: str) -> Any:
-    """Imports a module that the core does without, or one of our own that builds on such, or says what to install.
+    """Imports a third-party module that the core does without, or one of our own modules that builds on such.
+
+    Raises:
+        UserError: A package is missing; the message says what to install.
 
     Example:
         >>> need("no_such_package")
         Traceback (most recent call last):
         ...
-        bsnn.errors.UserError: the package no_such_package is missing; install it with: pip install 'bsnn[data]'
+        bsnn.errors.UserError: the package no_such_package is missing; install it with: pip install no_such_package
     """
     try:
         return import_module(module)
@@ -25,8 +32,8 @@ def need(module: str) -> Any:
         package = (error.name or module).partition(".")[0]
         if package == "bsnn":
             raise
-        extra = "train" if package in _TRAINING else "data"
-        raise UserError(f"the package {package} is missing; install it with: pip install 'bsnn[{extra}]'") from error
+        extra = next((f"'bsnn[{extra}]'" for extra, packages in EXTRAS.items() if package in packages), package)
+        raise UserError(f"the package {package} is missing; install it with: pip install {extra}") from error
 
 
 def named_object(name: str, option: str) -> Any:

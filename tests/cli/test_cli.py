@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 import bsnn
-from bsnn.cli import commands as cli, demo
+from bsnn import cli
+from bsnn.cli import _demo
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +42,7 @@ def test_the_example_of_an_own_data_set_learns() -> None:
 
 
 def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
-    monkeypatch.setattr(demo, "CONFIG", dataclasses.replace(demo.CONFIG, epochs=3))
+    monkeypatch.setattr(_demo, "CONFIG", dataclasses.replace(_demo.CONFIG, epochs=3))
     assert cli.main(["demo", "--seed", "1", "--out", str(tmp_path), "--json"]) == 0
     output = capsys.readouterr().out
     assert output.count("\n") == 1
@@ -53,15 +54,15 @@ def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch
     assert result["model_bytes"] == (tmp_path / "model.bsnn").stat().st_size
     assert result["exported_outputs_wrong"] == 0
     assert abs(result["exported_accuracy"] - result["test_accuracy"]) <= 0.006
-    text = demo.describe_demo(result)
+    text = cli.demo.text(result)
     assert "test accuracy" in text
     assert "firing rates" in text
     assert "confusion matrix" in (tmp_path / "report.html").read_text()
 
 
 def test_demo_is_reproducible_from_its_seed(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(demo, "CONFIG", dataclasses.replace(demo.CONFIG, epochs=1))
-    first, second, other = (demo.run_demo(seed, tmp_path) for seed in (3, 3, 4))
+    monkeypatch.setattr(_demo, "CONFIG", dataclasses.replace(_demo.CONFIG, epochs=1))
+    first, second, other = (_demo.run_demo(seed, tmp_path) for seed in (3, 3, 4))
     for result in (first, second, other):
         del result["train_seconds"], result["seed"]
     assert first == second != other
@@ -74,7 +75,11 @@ def test_demo_is_reproducible_from_its_seed(monkeypatch: pytest.MonkeyPatch, tmp
         (["dmeo"], "invalid choice: 'dmeo'"),
         (["demo", "--seed", "x"], "received 'x'; expected a whole number"),
         (["demo", "--seed", "-1"], "received '-1'; expected a whole number"),
-        (["demo", "--sed", "1"], "unrecognized arguments"),
+        (["demo", "--sed", "1"], "bsnn demo: unrecognized arguments: --sed 1 (try bsnn demo --help)"),
+        (["train", "digits", "--gama", "1"], "bsnn train: unrecognized arguments: --gama 1 (try bsnn train --help)"),
+        (["bench", "memory", "--bach", "1"], "bsnn bench memory: unrecognized arguments: --bach 1"),
+        (["reproduce", "table1", "--out", "x"], "bsnn reproduce: unrecognized arguments: --out x"),
+        (["predict"], "bsnn predict: the following arguments are required: MODEL, INPUT (try bsnn predict --help)"),
     ],
 )
 def test_mistakes_exit_with_2_and_one_line(arguments: list[str], message: str, capsys) -> None:
@@ -99,10 +104,10 @@ def test_errors_of_a_command_become_one_line(monkeypatch: pytest.MonkeyPatch, ca
         (FileNotFoundError(2, "gone"), 2),
         (KeyboardInterrupt(), 130),
     ):
-        monkeypatch.setattr(demo, "run_demo", fail(error))
+        monkeypatch.setattr(_demo, "run_demo", fail(error))
         assert cli.main(["demo"]) == status
         assert capsys.readouterr().err.count("\n") == 1
-    monkeypatch.setattr(demo, "run_demo", fail(RuntimeError("a bug")))
+    monkeypatch.setattr(_demo, "run_demo", fail(RuntimeError("a bug")))
     with pytest.raises(RuntimeError):
         cli.main(["demo"])
 
@@ -114,9 +119,27 @@ def test_a_missing_extra_says_what_to_install() -> None:
     assert done.stderr == "bsnn: the package torch is missing; install it with: pip install 'bsnn[train]'\n"
 
 
-def test_importing_bso_does_not_import_torch() -> None:
+def test_importing_bsnn_does_not_import_torch() -> None:
     code = "import bsnn, bsnn.cli, sys; assert 'torch' not in sys.modules; bsnn.LIF; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "command", ["--help", "train --help", "recipes", "data .", "predict digits x.npy", "inspect digits"]
+)
+def test_what_needs_no_torch_does_not_import_it(command: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8), np.uint8))
+    for label, number in itertools.product("ab", range(5)):
+        (tmp_path / label).mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / label / f"{number}.png")
+    code = (
+        "import atexit, sys, bsnn.cli; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr)); "
+        "sys.exit(bsnn.cli.main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "False\n")
 
 
 def test_every_public_name_resolves_and_unknown_ones_do_not() -> None:
@@ -126,7 +149,7 @@ def test_every_public_name_resolves_and_unknown_ones_do_not() -> None:
         _ = bsnn.nothing
 
 
-def test_python_m_bso_is_bso() -> None:
+def test_python_m_bsnn_is_bsnn() -> None:
     done = subprocess.run([sys.executable, "-m", "bsnn", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"bsnn {bsnn.__version__}\n"
 
@@ -190,7 +213,7 @@ def test_a_model_file_finds_the_data_of_its_run(tmp_path: Path, capsys, monkeypa
 def test_a_place_where_one_cannot_write_is_refused_before_the_work(
     command, tmp_path: Path, capsys, monkeypatch
 ) -> None:
-    monkeypatch.setattr(cli, "need", lambda name: pytest.fail(f"{name} was called"))
+    monkeypatch.setattr("bsnn.extras.import_module", lambda name: pytest.fail(f"{name} was imported"))
     (tmp_path / "RUN").mkdir()
     (tmp_path / "FILE").touch()
     monkeypatch.chdir(tmp_path)

@@ -193,19 +193,6 @@ def test_measures_by_hand():
         assert deviation[channel] == pytest.approx(samples[:, channel].std() / 2)
 
 
-def test_the_bundled_digits():
-    train, test = digits(), digits("test")
-    assert (len(train), len(test), train.scale) == (1438, 359, 16.0)
-    mean, deviation = measure(train)
-    assert mean == pytest.approx(train.mean, abs=5e-4)
-    assert deviation == pytest.approx(train.std, abs=5e-4)
-    assert np.all(np.abs(np.bincount(test.labels) - 36) <= 2)
-    # The split is part of every reported accuracy: it never moves.
-    assert (int(train.samples.sum()), int(test.samples.sum())) == (450_257, 111_461)
-    with pytest.raises(UserError, match="no split 'val'"):
-        digits("val")
-
-
 def test_sets_check_what_they_are_given():
     samples, labels = np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 1])
     rest = ((0.5,), (0.5,), 255.0)

@@ -255,10 +255,10 @@ def test_a_forked_child_predicts() -> None:
     expected = engine.predict(images).tolist()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    child = context.Process(target=predict_in_child, args=(engine, images, queue))
+    child = context.Process(target=predict_in_child, args=(engine, images, queue), daemon=True)
     child.start()
     assert queue.get(timeout=60) == expected
-    child.join()
+    child.join(timeout=60)
 
 
 def test_streaming_is_the_same_as_all_at_once() -> None:

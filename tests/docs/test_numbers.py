@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from bsnn.cli.demo import describe_demo
+from bsnn.cli import demo as demo_command
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -192,7 +192,7 @@ def test_every_claim_of_the_readme_is_in_its_results_file() -> None:
 
 
 def test_the_readme_shows_the_demo_as_it_was_measured() -> None:
-    assert f"```\n{describe_demo(result('demo')['runs'][0])}\n```" in text("README.md")
+    assert f"```\n{demo_command.text(result('demo')['runs'][0])}\n```" in text("README.md")
 
 
 def test_docs_point_to_every_results_file() -> None:

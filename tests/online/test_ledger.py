@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import bsnn
+from bsnn import cli
 from bsnn.bench import training
-from bsnn.cli import commands as cli
 from bsnn.kernels.memory import peak_bytes
 from bsnn.online import ledger
 from bsnn.optim import BSO, TBSO

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bsnn.cli import commands as cli
+from bsnn import cli
 from bsnn.paper import TARGETS, _comparison, ablation, figure5, table2, table3, table4, table5
 from bsnn.paper._comparison import ROWS, config_of
 from bsnn.paper._target import Settings

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.paper.recipes import recipe
 from bsnn.report import figures, page, read_run, write_report
 from bsnn.report.record import train_command

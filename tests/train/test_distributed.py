@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 import torch
 from torch import Tensor, distributed
 
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.data.dataset import FileDataset
 from bsnn.nn.bits import BinaryParameter
 from bsnn.paper.recipes import recipe
@@ -35,19 +34,17 @@ TINY = dataclasses.replace(recipe("digits"), plan=(4, 8, "pool", 8), train_sampl
 OPTIONS = ["--plan", "4,8,pool,8", "--train-samples", "200", "--batch-size", "32"]
 
 
-def torchrun(*arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
+def torchrun(*arguments: str, restarts: int = 0) -> list[str]:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, "--max-restarts", str(restarts), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return [*launch, "--max-restarts", str(restarts), *arguments]
 
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes left that ran the checks below and then trained."""
     folder = tmp_path_factory.mktemp("two")
-    process = torchrun(__file__, str(folder))
-    _, errors = process.communicate(timeout=300)
+    with processes.running(torchrun(__file__, str(folder))) as process:
+        _, errors = processes.finish(process)
     assert process.returncode == 0, errors
     return folder
 
@@ -176,28 +173,14 @@ def check_on_two_processes_without_shared_statistics_they_stay_identical(world: 
 # The command under torchrun.
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes in /proc")
 def test_a_lost_worker_restarts_and_ends_with_the_same_bits(on_two: Path, tmp_path: Path) -> None:
     whole, killed = on_two / "whole", tmp_path / "killed"
     options = ["-m", "bsnn", "train", "digits", *OPTIONS, "--epochs", "4", "--checkpoint-minutes", "0.005", "--out"]
-    process = torchrun(*options, str(killed), "--json", restarts=1)
-    while not (killed / "checkpoints").exists() and process.poll() is None:
-        time.sleep(0.01)
-    os.kill(max(children(process.pid)), signal.SIGKILL)
-    output, errors = process.communicate(timeout=300)
+    with processes.running(torchrun(*options, str(killed), "--json", restarts=1)) as process:
+        processes.wait_for((killed / "checkpoints").exists, process)
+        os.kill(max(processes.children(process.pid)), signal.SIGKILL)
+        output, errors = processes.finish(process)
     assert process.returncode == 0, errors
     assert output.count("\n") == 1, "the first process speaks for all"
     assert "[rank0]: Traceback" not in errors
@@ -221,8 +204,8 @@ def last_state(run: Path) -> dict[str, Any]:
 
 
 def test_mishaps_are_one_line_and_cost_an_epoch(on_two: Path, tmp_path: Path) -> None:
-    process = torchrun(__file__, str(tmp_path), "mishaps", restarts=3)
-    _, errors = process.communicate(timeout=300)
+    with processes.running(torchrun(__file__, str(tmp_path), "mishaps", restarts=3)) as process:
+        _, errors = processes.finish(process)
     assert process.returncode == 0, errors
     assert "[rank" not in errors, "no traceback"
     # torchrun may end the other process before it has left its message.

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.data import ArrayDataset
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config, choices_of, written

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.paper.recipes import recipe
 from bsnn.train import sweep
 
@@ -68,10 +67,10 @@ def test_a_point_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_values_of_every_type(tmp_path: Path) -> None:
-    assert cli._grid_line("plan=32,pool,64;8") == ("plan", [(32, "pool", 64), (8,)])
-    assert cli._grid_line("flip=yes,no") == ("flip", [True, False])
-    assert cli._grid_line("time_steps=2,4,6") == ("time_steps", [2, 4, 6])
-    assert cli._grid_line("gradient=ottt") == ("gradient", ["ottt"])
+    assert cli.train.grid_line("plan=32,pool,64;8") == ("plan", [(32, "pool", 64), (8,)])
+    assert cli.train.grid_line("flip=yes,no") == ("flip", [True, False])
+    assert cli.train.grid_line("time_steps=2,4,6") == ("time_steps", [2, 4, 6])
+    assert cli.train.grid_line("gradient=ottt") == ("gradient", ["ottt"])
 
 
 @pytest.mark.parametrize(

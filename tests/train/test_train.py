@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 import torch
 
 import bsnn
-from bsnn import UserError
-from bsnn.cli import commands as cli
+from bsnn import UserError, cli
 from bsnn.data import FileDataset
 from bsnn.paper.recipes import recipe
 from bsnn.train import checkpoint, loop as train, trainer
@@ -347,15 +346,8 @@ def test_broken_files_beside_the_checkpoints_are_written_again(name: str, finish
     assert json.loads((out / "config.json").read_text()) == whole
 
 
-def bsnn_train(out: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bsnn", "train", "digits", *TINY_OPTIONS, "--out", str(out), *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
-    while not condition() and process.poll() is None:
-        time.sleep(0.01)
+def bsnn_train(out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "bsnn", "train", "digits", *TINY_OPTIONS, "--out", str(out), *options]
 
 
 def test_kill_9_and_resume_end_with_the_same_bits(tmp_path: Path) -> None:
@@ -364,13 +356,14 @@ def test_kill_9_and_resume_end_with_the_same_bits(tmp_path: Path) -> None:
     train.train(config, whole)
     rng = random.Random(0)
     for epoch in (3, 7, None):
-        process = bsnn_train(killed, "--epochs", "12", "--checkpoint-minutes", "0.001", "--resume")
-        if epoch is not None:
-            history = killed / "metrics.jsonl"
-            wait_for(lambda h=history, e=epoch: h.exists() and h.read_text().count("\n") >= e, process)
-            time.sleep(rng.random() * 0.1)
-            process.kill()
-        _, errors = process.communicate()
+        command = bsnn_train(killed, "--epochs", "12", "--checkpoint-minutes", "0.001", "--resume")
+        with processes.running(command) as process:
+            if epoch is not None:
+                history = killed / "metrics.jsonl"
+                processes.wait_for(lambda h=history, e=epoch: h.exists() and h.read_text().count("\n") >= e, process)
+                time.sleep(rng.random() * 0.1)
+                process.kill()
+            _, errors = processes.finish(process)
         assert process.returncode == (0 if epoch is None else -signal.SIGKILL), errors
     assert_same_run(whole, killed)
 
@@ -380,10 +373,10 @@ def test_kill_9_and_resume_end_with_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_ctrl_c_and_sigterm_say_one_line(number: signal.Signals, word: str, tmp_path: Path) -> None:
-    process = bsnn_train(tmp_path / "run", "--epochs", "2000")
-    wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("update-*.ckpt")), process)
-    process.send_signal(number)
-    output, errors = process.communicate()
+    with processes.running(bsnn_train(tmp_path / "run", "--epochs", "2000")) as process:
+        processes.wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("update-*.ckpt")), process)
+        process.send_signal(number)
+        output, errors = processes.finish(process)
     assert process.returncode == 128 + number
     assert output == ""
     last = errors.splitlines()[-1]
@@ -649,7 +642,7 @@ def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pyte
         elif words[0] == "bsnn" and arguments[:2] in runnable and "runs/second" not in words:
             assert cli.main([*arguments, *(small if arguments[0] == "train" else [])]) == 0, arguments
         else:
-            cli._parser().parse_args(arguments)
+            cli.parser().parse_args(arguments)
     for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(block, "docs/training.md", "exec"), {})
     assert {p.name for p in (tmp_path / "runs").iterdir()} == {"first", "tuned", "grid", "python", "sigma"}

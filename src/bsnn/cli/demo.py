@@ -1,127 +1,35 @@
-"""`bsnn demo`: T-BSO on scikit-learn's handwritten digits, from nothing to a trained network in half a minute."""
+"""`bsnn demo`: from nothing to a trained and exported network in half a minute."""
 
-import dataclasses
-import functools
+import argparse
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from tqdm import tqdm
-
-import bsnn
-from bsnn.atomic import write_file
-from bsnn.data.loader import Loader
-from bsnn.deploy.deployed import Deployed
-from bsnn.deploy.engine import load
-from bsnn.deploy.export import export
-from bsnn.kernels.memory import peak_bytes
-from bsnn.nn.bits import split_parameters
-from bsnn.nn.size import model_size
-from bsnn.online.bptt import bptt_update
-from bsnn.online.evaluate import over_time, predict
-from bsnn.online.loss import step_loss
-from bsnn.online.update import online_update
-from bsnn.optim import TBSO
+from bsnn.atomic import check_writable
+from bsnn.cli._parser import Result, add_command, count
+from bsnn.extras import need
 from bsnn.paper.recipes import recipe
-from bsnn.report import Confusion, RunRecord, page
-from bsnn.train.build import build_network, load_data
-from bsnn.train.trainer import Trainer
-
-CONFIG = recipe("digits")
 
 
-def _first_update(x: Tensor, y: Tensor, *, latent: bool) -> None:
-    """One update from nothing, so that weights, momentum, gradients and activations all count."""
-    steps, rate = CONFIG.time_steps, CONFIG.learning_rate
-    loss = functools.partial(step_loss, labels=y, time_steps=steps)
-    frames = over_time(x, steps)
-    if latent:
-        net = build_network(dataclasses.replace(CONFIG, weights="latent", gradient="bptt"), 10, 1)
-        sgd = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
-        bptt_update(net, frames, loss, [sgd])
-    else:
-        net = build_network(CONFIG, 10, 1)
-        binary, real = split_parameters(net)
-        sgd = torch.optim.SGD(real, lr=rate)
-        online_update(net, frames, loss, [TBSO(binary, time_steps=steps), sgd])
+def add(commands: Any) -> None:
+    """Adds the command."""
+    parser = add_command(commands, "demo", run, text)
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="seed of weights and batches (0)")
+    parser.add_argument("--out", metavar="DIR", default="runs/demo", help="folder to write into (runs/demo)")
 
 
-def run_demo(seed: int, out: Path) -> dict[str, Any]:
-    """Trains, measures, exports, checks the export and writes a report; progress goes to standard error.
-
-    Args:
-        seed: Seeds weights and the order of the batches.
-        out: The folder for model.bsnn and report.html.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    config = dataclasses.replace(CONFIG, seed=seed)
-    # Images of 8 × 8 are too small to share between threads: two gain little, and on a busy machine they wait for
-    # each other.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    trainer = Trainer(config, *load_data(config, None))
-    with tqdm(total=config.epochs * len(trainer.train_loader), unit="batch", disable=None) as bar:
-        for epoch in range(config.epochs):
-            trainer.train_epoch(bar.update)
-            line = trainer.finish_epoch()
-            bar.set_description(f"epoch {epoch + 1}/{config.epochs}, test accuracy {line['test_accuracy']:.3f}")
-    torch.set_num_threads(threads)
-
-    test = trainer.test_loader
-    exported = export(
-        trainer.net, out / "model.bsnn", data=test.dataset, time_steps=config.time_steps, samples=len(test.dataset)
-    )
-    assert exported.changes is not None
-    first, last = trainer.history[0], trainer.history[-1]
-    batch = next(trainer.train_loader.epoch(0))
-    record = RunRecord(
-        name=f"bsnn demo, seed {seed}",
-        config=dataclasses.asdict(config),
-        history=trainer.history,
-        made_by={"bsnn": bsnn.__version__, "torch": torch.__version__},
-        commands=[f"bsnn demo --seed {seed}"],
-        confusion=Confusion(tuple(trainer.spec.classes), trainer.evaluate()["confusion"]),
-        notes=[],
-    )
-    write_file(out / "report.html", page([record]).encode())
-    size = model_size(trainer.net)
-    return {
-        "test_accuracy": last["test_accuracy"],
-        "samples": len(trainer.test_loader.dataset),
-        "seed": seed,
-        "train_seconds": round(sum(line["seconds"] for line in trainer.history), 2),
-        "model": exported.path,
-        "model_bytes": exported.bytes,
-        "real_model_bytes": size.real_bytes,
-        "binary_weights": size.binary_weights,
-        "training_bytes": peak_bytes(functools.partial(_first_update, *batch, latent=False)),
-        "latent_bptt_training_bytes": peak_bytes(functools.partial(_first_update, *batch, latent=True)),
-        "flip_ratio_first_epoch": first["flip_ratio"],
-        "flip_ratio_last_epoch": last["flip_ratio"],
-        "firing_rates": last["firing_rates"],
-        "exported_accuracy": exported.changes.accuracy_after,
-        "exported_predictions_changed": exported.changes.predictions,
-        "exported_outputs_wrong": _wrong_outputs(exported.path, exported.module, test),
-        "report": str(out / "report.html"),
-    }
+def run(options: argparse.Namespace) -> Result:
+    """Train T-BSO on the bundled digits, in half a minute; export, check the export, report."""
+    out = Path(options.out)
+    check_writable(out / "model.bsnn", making_folders=True)
+    return need("bsnn.cli._demo").run_demo(options.seed, out)
 
 
-@torch.no_grad()
-def _wrong_outputs(path: str, module: Deployed, test: Loader) -> int:
-    """In how many outputs the engine, from the file alone, differs from the deployed network in torch."""
-    engine, wrong = load(path), 0
-    for inputs, _ in test.ordered():
-        total = predict(module, module.integers(inputs), CONFIG.time_steps)
-        wrong += int((total.numpy() != engine.outputs(inputs.numpy())).sum())
-    return wrong
-
-
-def describe_demo(result: dict[str, Any]) -> str:
-    """The result in words."""
+def text(result: Result) -> str:
+    """Words the result."""
+    config = recipe("digits")
     rates = ", ".join(f"{name} {rate:.0%}" for name, rate in result["firing_rates"].items())
     return (
-        f"T-BSO on digits, {CONFIG.epochs} epochs, T = {CONFIG.time_steps}, seed {result['seed']}\n"
+        f"T-BSO on digits, {config.epochs} epochs, T = {config.time_steps}, seed {result['seed']}\n"
         f"  test accuracy    {result['test_accuracy']:.1%} of {result['samples']} images it has not seen, "
         f"after {result['train_seconds']:.0f} s of training\n"
         f"  model            {_kilobytes(result['model_bytes'])} with one-bit weights, "

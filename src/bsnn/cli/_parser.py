@@ -1,0 +1,66 @@
+"""What the commands share: a parser that reports mistakes in one line, and readers of numbers."""
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+Result = dict[str, Any]
+"""What a command found, ready for JSON."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong argument in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (try {self.prog} --help)\n")
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], Result], text: Callable[[Result], str]
+) -> argparse.ArgumentParser:
+    """Adds a command to a group of commands.
+
+    Args:
+        commands: What `add_subparsers` returned.
+        name: The word that the user types.
+        run: Computes the result. Its docstring becomes the help.
+        text: Words the result for a person.
+    """
+    parser = commands.add_parser(name, help=(run.__doc__ or "").splitlines()[0], description=run.__doc__)
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
+    parser.set_defaults(run=run, text=text, parser=parser, after_interrupt="")
+    return parser
+
+
+def count(text: str) -> int:
+    """Reads a whole number, 0 or more."""
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 0 or more")
+    return int(text)
+
+
+def integer(text: str) -> int:
+    """Reads a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number") from None
+
+
+def real(text: str) -> float:
+    """Reads a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a number such as 5e-7")
+    return value
+
+
+def yes_or_no(text: str) -> bool:
+    """Reads yes or no."""
+    if text.lower() not in ("yes", "no", "true", "false"):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected yes or no")
+    return text.lower() in ("yes", "true")

@@ -1,0 +1,39 @@
+"""Where training meets deployment: the model file of a run."""
+
+from pathlib import Path
+from typing import Any
+
+from bsnn.deploy.export import export
+from bsnn.train.build import load_data
+from bsnn.train.load import load_network
+
+
+def export_run(path: Path, out: Path, data: str | None = None) -> dict[str, Any]:
+    """Writes the model file of a run, from its last finished epoch. The data is needed only to compare.
+
+    Args:
+        path: The run directory.
+        out: The model file.
+        data: Folder of the data, to compare the network before and after on test samples.
+    """
+    trained = load_network(path)
+    exported = export(
+        trained.net,
+        out,
+        spec=trained.spec,
+        data=None if data is None else load_data(trained.config, data)[1],
+        time_steps=trained.config.time_steps,
+        firing_rates=trained.metrics["firing_rates"],
+    )
+    result: dict[str, Any] = {"path": exported.path, "bytes": exported.bytes}
+    if exported.changes is not None:
+        changes = exported.changes
+        result |= {
+            "samples": changes.samples,
+            "spikes_changed": changes.spikes,
+            "currents_cut": changes.currents_cut,
+            "predictions_changed": changes.predictions,
+            "accuracy_before": changes.accuracy_before,
+            "accuracy_after": changes.accuracy_after,
+        }
+    return result

@@ -1,0 +1,62 @@
+"""`bsnn export`: a trained network as a model file, or as C99."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bsnn.atomic import check_writable
+from bsnn.cli._model import is_model, open_model
+from bsnn.cli._parser import Result, add_command
+from bsnn.errors import UserError
+from bsnn.extras import need
+
+
+def add(commands: Any) -> None:
+    """Adds the command."""
+    parser = add_command(commands, "export", run, text)
+    parser.add_argument("path", metavar="RUN|MODEL", help="a run directory; for C also a model file")
+    parser.add_argument(
+        "--format", choices=("bsnn", "c"), default="bsnn", help="model file (default), or a folder of C99"
+    )
+    parser.add_argument("--out", metavar="PATH", help="where to write (RUN/model.bsnn, or a folder RUN/c or MODEL-c)")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="test samples to compare the network on, before and after; for C, also the source of the golden vectors",
+    )
+
+
+def run(options: argparse.Namespace) -> Result:
+    """Write a trained network as a model file that runs without torch, or as C99 for a microcontroller."""
+    path = Path(options.path)
+    if options.format == "c":
+        out = Path(options.out or (path / "c" if path.is_dir() else f"{path.with_suffix('')}-c"))
+        check_writable(out / "model.c", making_folders=True)
+        engine = open_model(options.path)
+        samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, 4) if options.data else None
+        return need("bsnn.deploy.formats.c").export_c(engine.artifact, out, samples)
+    if is_model(options.path):
+        raise UserError(f"{path}: received a file; expected a run directory (or, for a model file, --format c).")
+    out = Path(options.out or path / "model.bsnn")
+    if options.out or path.is_dir():
+        check_writable(out)
+    return need("bsnn.cli._runs").export_run(path, out, options.data)
+
+
+def text(result: Result) -> str:
+    """Words the result."""
+    lines = [f"{result['path']}: {result['bytes']:,} bytes"]
+    if "samples" in result:
+        worst = max(result["spikes_changed"].values(), default=0.0)
+        lines.append(
+            f"  of {result['samples']} test samples {result['predictions_changed']} got another class; accuracy "
+            f"{result['accuracy_before']:.4f} before, {result['accuracy_after']:.4f} after; at most {worst:.3%} of the "
+            "spikes of a layer changed"
+        )
+        cut = {name: share for name, share in result["currents_cut"].items() if share}
+        if cut:
+            worst = max(cut, key=lambda name: cut[name])
+            lines.append(f"  warning: {cut[worst]:.3%} of the currents that enter {worst} are cut to 16 bits")
+    if "ram_bytes" in result:
+        lines.append(f"  {result['flash_bytes']:,} bytes of constants, {result['ram_bytes']:,} bytes of memory")
+    return "\n".join(lines)

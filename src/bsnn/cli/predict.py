@@ -1,0 +1,29 @@
+"""`bsnn predict`: what a deployed network sees in files."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bsnn.cli._model import open_model
+from bsnn.cli._parser import Result, add_command
+from bsnn.extras import need
+
+
+def add(commands: Any) -> None:
+    """Adds the command."""
+    parser = add_command(commands, "predict", run, text)
+    parser.add_argument("path", metavar="MODEL", help="a model file, a run directory, or `digits` for the one shipped")
+    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="pictures, sounds, recordings, .npy, or a folder")
+
+
+def run(options: argparse.Namespace) -> Result:
+    """Say what a deployed network sees in pictures, sounds, event recordings or arrays."""
+    paths = [Path(text) for text in options.inputs]
+    return {"predictions": need("bsnn.deploy.files").predict_files(open_model(options.path), paths)}
+
+
+def text(result: Result) -> str:
+    """Words the result."""
+    lines = result["predictions"]
+    width = max(len(line["input"]) for line in lines)
+    return "\n".join(f"{line['input']:<{width}}  {line['label']}  {line['share']:.0%}" for line in lines)

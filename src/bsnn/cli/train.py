@@ -1,0 +1,175 @@
+"""`bsnn train`: train a recipe, or a grid of its variations; every field of the recipe is an option."""
+
+import argparse
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bsnn.cli._parser import Result, add_command, count, integer, real, yes_or_no
+from bsnn.errors import UserError
+from bsnn.extras import need
+from bsnn.paper.recipes import RECIPES, recipe
+from bsnn.train.config import Config, choices_of, written
+
+_USAGE = "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--sweep FIELD=V1,V2,...]"
+
+
+def add(commands: Any, words: Sequence[str] = ()) -> None:
+    """Adds the command; its help shows the numbers of the recipe that the command line names, if it names one."""
+    parser = add_command(commands, "train", run, text)
+    parser.usage = _USAGE
+    parser.set_defaults(after_interrupt="; what was saved is intact, go on with --resume")
+    parser.add_argument("recipe", metavar="RECIPE", help="one of those that `bsnn recipes` lists")
+    parser.add_argument("--data", metavar="DIR", help="where the data is (by default what was downloaded before)")
+    parser.add_argument("--out", metavar="RUN", help="run directory (runs/RECIPE, or the next free one)")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in RUN, bit for bit")
+    parser.add_argument(
+        "--sweep",
+        metavar="FIELD=V1,V2,...",
+        action="append",
+        default=[],
+        help="train a grid of values, one run each, and tabulate; repeat it for more fields",
+    )
+    parser.add_argument("--workers", type=count, default=0, metavar="N", help="processes that read files (0)")
+    parser.add_argument(
+        "--checkpoint-minutes",
+        type=real,
+        default=10.0,
+        metavar="X",
+        help="also save within an epoch after this many minutes (10)",
+    )
+    named = next((word for word in words[1:] if word in RECIPES), None)
+    _add_fields(parser, recipe(named) if named else None)
+
+
+def _add_fields(parser: argparse.ArgumentParser, shown: Config | None) -> None:
+    """Adds an option for each field of a recipe, with type, choices and help from the config itself."""
+    group: Any = parser
+    for field in dataclasses.fields(Config):
+        if field.metadata["heading"]:
+            group = parser.add_argument_group(field.metadata["heading"])
+        read, metavar = _reader(field)
+        default = "" if shown is None else f" ({written(getattr(shown, field.name))})"
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            dest=f"field_{field.name}",
+            type=read,
+            help=f"{field.metadata['help']}{default}".replace("%", "%%"),
+            default=argparse.SUPPRESS,
+            choices=choices_of(field) or None,
+            metavar=metavar,
+        )
+    if shown is None:
+        parser.epilog = "`bsnn train RECIPE --help` shows the numbers of that recipe."
+
+
+def _reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]:
+    """How to read a field from text, and what stands for its value in the help."""
+    if choices_of(field):
+        return str, None
+    readers: dict[Any, tuple[Callable[[str], Any], str]] = {
+        int: (integer, "N"),
+        float: (real, "X"),
+        bool: (yes_or_no, "yes|no"),
+        str: (str, "PATH"),
+    }
+    return readers.get(field.type, (_channels, "C1,C2,..."))
+
+
+def _channels(text: str) -> tuple[int | str, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if any(part != "pool" and not (part.isdigit() and int(part)) for part in parts):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected channels and pools, as 32,64,pool,128")
+    return tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def run(options: argparse.Namespace) -> Result:
+    """Train a recipe; every number in it can be set."""
+    given = {key.removeprefix("field_"): value for key, value in vars(options).items() if key.startswith("field_")}
+    config = dataclasses.replace(recipe(options.recipe), **given)
+    grid = _grid(options.sweep)
+    if options.data and config.dataset == "digits":
+        raise UserError(f"--data: received {options.data}; the digits come with bsnn. For own data: bsnn train folder.")
+    if options.checkpoint_minutes < 0:
+        raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
+    if "LOCAL_RANK" in os.environ and not options.out:
+        raise UserError("--out: received none; under torchrun all processes need the same one. Give --out RUN.")
+    default_out = need("bsnn.train.run").default_out
+    name = f"{options.recipe}-sweep" if grid else options.recipe
+    # A sweep goes on by itself, so its folder is always the same one.
+    out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
+    shared = {"data": options.data, "workers": options.workers, "checkpoint_minutes": options.checkpoint_minutes}
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if grid:
+            result = need("bsnn.train.sweep").sweep(config, grid, out, **shared)
+            finished = [point["run"] for point in result["points"] if point["test_accuracy"] is not None]
+        else:
+            result = need("bsnn.train.loop").train(config, out, resume=options.resume, **shared)
+            finished = [result["run"]]
+        for path in map(Path, finished):
+            _write_model(path)
+        return result
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _write_model(path: Path) -> None:
+    """Makes the model file of a finished run, if it has none. A network without a deployed form is still trained."""
+    out = path / "model.bsnn"
+    if os.environ.get("RANK", "0") != "0" or out.exists():
+        return
+    try:
+        need("bsnn.cli._runs").export_run(path, out)
+    except UserError as error:
+        print(f"bsnn: warning: there is no model.bsnn ({error})", file=sys.stderr)
+
+
+def _terminated(*_: object) -> NoReturn:
+    """Ends training on SIGTERM, which torchrun and cluster managers send, just as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.SIGTERM)
+
+
+def _grid(lines: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of each field that `--sweep` names."""
+    grid: dict[str, list[Any]] = {}
+    for line in lines:
+        name, values = grid_line(line)
+        if name in grid:
+            raise UserError(f"--sweep: received {name} twice; give all its values at once, as {name}=V1,V2.")
+        grid[name] = values
+    return grid
+
+
+def grid_line(text: str) -> tuple[str, list[Any]]:
+    """Reads FIELD=V1,V2,...; values that hold commas are separated by semicolons.
+
+    Example:
+        >>> grid_line("plan=32,pool,64;8")
+        ('plan', [(32, 'pool', 64), (8,)])
+    """
+    name, _, values = text.partition("=")
+    found = {field.name: field for field in dataclasses.fields(Config)}.get(name.strip().replace("-", "_"))
+    if found is None or not values:
+        raise UserError(f"--sweep: received {text!r}; expected FIELD=V1,V2,... with a field of the recipe.")
+    read, _ = _reader(found)
+    try:
+        return found.name, [read(value) for value in values.split(";" if ";" in values else ",")]
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"--sweep {found.name}: {error}.") from error
+
+
+def text(result: Result) -> str:
+    """Words the result."""
+    if "points" in result:
+        return f"{need('bsnn.train.sweep').table(result)}\n\nin {result['sweep']} (sweep.json, sweep.md)"
+    if result["finished_before"]:
+        return f"{result['run']} was finished already: test accuracy {result['test_accuracy']:.4f}"
+    return (
+        f"test accuracy {result['test_accuracy']:.4f} after {result['epochs']} epochs and "
+        f"{result['train_seconds'] / 60:.1f} minutes, {result['peak_bytes'] / 1e9:.2f} GB at most; in {result['run']}"
+    )
