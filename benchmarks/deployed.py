@@ -131,7 +131,7 @@ def main() -> None:
         config = json.loads((Path(run) / "config.json").read_text())["config"]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.bsnn"
-            made = export_run(Path(run), path, options.cifar10)
+            made = export_run(Path(run), path, compare=True, data=options.cifar10)
             data = bsnn.data.cifar10(options.cifar10, "test")
             result = compared(read(path), data, options.samples)
             engine = bsnn.load(path)

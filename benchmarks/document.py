@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bsnn.atomic import replace_file
+from bsnn.atomic import write_file
 from bsnn.optim.rules import label
 from bsnn.paper import TARGETS
 from bsnn.paper.markdown import markdown_table
@@ -220,7 +220,7 @@ def main() -> int:
         print(f"{path.relative_to(ROOT)}{' is not what the results give' if check else ''}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, files[path].encode())
+            write_file(path, files[path].encode())
     return 1 if check and stale else 0
 
 

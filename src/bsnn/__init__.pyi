@@ -45,6 +45,7 @@ from bsnn.nn.trace import (
 from bsnn.online.bptt import bptt_update as bptt_update
 from bsnn.online.evaluate import (
     counting_spikes as counting_spikes,
+    estimate_statistics as estimate_statistics,
     evaluate as evaluate,
     over_time as over_time,
     predict as predict,

@@ -177,7 +177,8 @@ def test_step_loss_is_the_papers_mixture() -> None:
 def test_evaluation_counts_sums_and_restores() -> None:
     net, x, y, _ = setting()
     net.train()
-    result = bsnn.evaluate(net, [(x[:4], y[:4]), (x[4:], y[4:])], T, statistics=[x])
+    bsnn.estimate_statistics(net, [x], T)
+    result = bsnn.evaluate(net, [(x[:4], y[:4]), (x[4:], y[4:])], T)
     assert net.training
     assert result.samples == 8
     assert 0 <= result.accuracy <= 1

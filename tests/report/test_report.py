@@ -157,10 +157,10 @@ def test_for_a_folder_of_runs_the_command_is_given(runs, tmp_path, capsys) -> No
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ({}, "without a proper epoch, test_accuracy, "),
+        ({}, "without a proper epoch, train_loss, "),
         ({"test_accuracy": None}, "without a proper test_accuracy;"),
         ({"firing_rates": {"lif1": "much"}}, "without a proper firing_rates;"),
-        ({"flip_ratios": 3, "warnings": "none"}, "without a proper flip_ratios, warnings;"),
+        ({"flip_ratios": 3, "warnings": "none"}, "without a proper warnings, flip_ratios;"),
         ([1], "received [1]; expected an epoch"),
     ],
 )

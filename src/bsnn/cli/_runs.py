@@ -5,23 +5,25 @@ from typing import Any
 
 from bsnn.deploy.export import export
 from bsnn.train.build import load_data
+from bsnn.train.config import data_of_run
 from bsnn.train.load import load_network
 
 
-def export_run(path: Path, out: Path, data: str | None = None) -> dict[str, Any]:
+def export_run(path: Path, out: Path, *, compare: bool = False, data: str | None = None) -> dict[str, Any]:
     """Writes the model file of a run, from its last finished epoch. The data is needed only to compare.
 
     Args:
         path: The run directory.
         out: The model file.
-        data: Folder of the data, to compare the network before and after on test samples.
+        compare: Whether to compare the network before and after on test samples.
+        data: Folder of the data; None takes the one that the run was trained from.
     """
     trained = load_network(path)
     exported = export(
         trained.net,
         out,
         spec=trained.spec,
-        data=None if data is None else load_data(trained.config, data)[1],
+        data=load_data(trained.config, data or data_of_run(path))[1] if compare else None,
         time_steps=trained.config.time_steps,
         firing_rates=trained.metrics["firing_rates"],
     )

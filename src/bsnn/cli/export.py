@@ -22,7 +22,10 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--data",
         metavar="DIR",
-        help="test samples to compare the network on, before and after; for C, also the source of the golden vectors",
+        help="where the data is (by default where it was in training); for C, the source of the golden vectors",
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="compare the network before and after on test samples; needs the data"
     )
 
 
@@ -40,7 +43,9 @@ def run(options: argparse.Namespace) -> Result:
     out = Path(options.out or path / "model.bsnn")
     if options.out or path.is_dir():
         check_writable(out)
-    return need("bsnn.cli._runs").export_run(path, out, options.data)
+    return need("bsnn.cli._runs").export_run(
+        path, out, compare=options.compare or bool(options.data), data=options.data
+    )
 
 
 def text(result: Result) -> str:

@@ -44,13 +44,12 @@ def check_metrics(line: Any, place: str) -> EpochMetrics:
     """
     if not isinstance(line, dict):
         raise UserError(f"{place}: received {line!r}; expected an epoch, as `bsnn train` writes it.")
-    wrong = [name for name in EpochMetrics.__required_keys__ if name not in line]
-    for name, kind in get_type_hints(EpochMetrics).items():
-        if name in line and not _is(kind, line[name]):
-            wrong.append(name)
+    hints = get_type_hints(EpochMetrics)
+    wrong = {name for name in EpochMetrics.__required_keys__ if name not in line}
+    wrong |= {name for name, kind in hints.items() if name in line and not _is(kind, line[name])}
     if wrong:
         raise UserError(
-            f"{place}: received an epoch without a proper {', '.join(sorted(wrong))}; expected what `bsnn train` "
+            f"{place}: received an epoch without a proper {', '.join(name for name in hints if name in wrong)}; expected what `bsnn train` "
             "writes. Restore the file, or leave this run out."
         )
     return line  # pyright: ignore[reportReturnType]

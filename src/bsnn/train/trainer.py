@@ -56,7 +56,8 @@ class Trainer:
         source: State of another run, whose weights and momentum to start from.
 
     Example:
-        >>> config = dataclasses.replace(bsnn.train.recipes.SMALL["digits"].config, plan=(4, 4), train_samples=64)
+        >>> from bsnn.train.build import load_data
+        >>> config = Config(dataset="digits", model="vgg", plan=(4, 4), epochs=1, train_samples=64)
         >>> trainer = Trainer(config, *load_data(config, None))
         >>> trainer.train_epoch()
         >>> trainer.finish_epoch()["epoch"]
