@@ -22,7 +22,7 @@ from bsnn import UserError, cli
 from bsnn.data.dataset import FileDataset
 from bsnn.nn.bits import BinaryParameter
 from bsnn.paper.recipes import recipe
-from bsnn.train import loop as train_loop
+from bsnn.train import load
 from bsnn.train.build import load_data
 from bsnn.train.config import Config
 from bsnn.train.distributed import LostProcess, World, average, check_identical, first_on_machine, joined_world, summed
@@ -211,7 +211,7 @@ def test_mishaps_are_one_line_and_cost_an_epoch(on_two: Path, tmp_path: Path) ->
     # torchrun may end the other process before it has left its message.
     ends = [" ".join(path.read_text() for path in tmp_path.glob(f"{start}-?.txt")) for start in range(4)]
     assert f"2 bsnn: {tmp_path / 'run'}" in ends[0]
-    assert "cannot be written (No space left on device); make room or choose another --out" in ends[0]
+    assert "cannot be written (No space left on device); make room or choose another place" in ends[0]
     assert "gone.npy (sample 100 of files) cannot be read" in ends[1]
     assert "130 bsnn: interrupted; what was saved is intact, go on with --resume" in ends[2]
     assert_same_end(on_two / "whole", tmp_path / "run")
@@ -250,7 +250,7 @@ def mishap(folder: Path, start: int) -> None:
     happened: list[bool] = []
     patch.setattr(Trainer, "finish_epoch", after_an_epoch)
     if start == 1:
-        patch.setattr(train_loop, "load_data", files_one_of_which_goes)
+        patch.setattr(load, "load_data", files_one_of_which_goes)
     with contextlib.redirect_stderr(io.StringIO()) as errors:
         status = cli.main(["train", "digits", *OPTIONS, "--epochs", "4", "--out", str(folder / "run"), "--resume"])
     message = (errors.getvalue().splitlines() or [""])[-1]

@@ -22,12 +22,12 @@ import bsnn
 from bsnn import UserError, cli
 from bsnn.data import FileDataset
 from bsnn.paper.recipes import recipe
-from bsnn.train import checkpoint, loop as train, trainer
+from bsnn.train import build, checkpoint, load, loop as train
 from bsnn.train.build import load_data
 from bsnn.train.config import Config
 from bsnn.train.metrics import warnings_of
 from bsnn.train.run import RunDirectory, default_out
-from bsnn.train.trainer import Trainer
+from bsnn.train.trainer import Diverged, Trainer
 
 TINY = dataclasses.replace(recipe("digits"), plan=(4, 4, "pool", 4), train_samples=200, batch_size=32, epochs=3)
 TINY_OPTIONS = ["--plan", "4,4,pool,4", "--train-samples", "200", "--batch-size", "32", "--epochs", "3"]
@@ -105,7 +105,6 @@ def test_a_run_directory_holds_what_it_says(finished: Path) -> None:
         "metrics.jsonl",
         "checkpoints",
         "tensorboard",
-        "model.bsnn",
     }
     config = json.loads((finished / "config.json").read_text())
     assert config["config"] == json.loads(json.dumps(dataclasses.asdict(TINY)))
@@ -144,7 +143,7 @@ def test_the_memory_of_a_run_is_its_own_whatever_the_process_did_before() -> Non
     assert large > 3 * small
     assert counted() == small
     assert counted(weights="latent", gradient="bptt") > 2 * small
-    net = trainer.build_network(dataclasses.replace(TINY, weights="latent"), 10, 1)
+    net = build.build_network(dataclasses.replace(TINY, weights="latent"), 10, 1)
     momentum = sum(parameter.nbytes for parameter in net.parameters())
     assert counted(weights="latent", sgd_momentum=0.9) - counted(weights="latent") == momentum
 
@@ -174,7 +173,7 @@ def test_weights_are_saved_as_bits(finished: Path) -> None:
 
 
 def test_evaluation_gives_the_recorded_accuracy_exactly(finished: Path) -> None:
-    result, line = train.evaluate_run(finished), metrics(finished)[-1]
+    result, line = load.evaluate_run(finished), metrics(finished)[-1]
     assert result["samples"] == 359
     for key in ("test_accuracy", "test_loss", "firing_rates"):
         assert result[key] == line[key]
@@ -188,7 +187,7 @@ def test_evaluation_within_an_epoch_estimates_statistics(tmp_path: Path, monkeyp
     called = []
     original = Trainer.estimate_statistics
     monkeypatch.setattr(Trainer, "estimate_statistics", lambda self: (called.append(1), original(self))[1])
-    assert train.evaluate_run(tmp_path / "run")["epoch"] == 1
+    assert load.evaluate_run(tmp_path / "run")["epoch"] == 1
     assert called
 
 
@@ -246,7 +245,7 @@ def test_warnings_that_matter() -> None:
     assert warnings_of(line_of(3, layer=0.0), calm) == ["the weights of conv2.weight have stopped flipping"]
     assert warnings_of(line_of(3, layer=0.0, beta=1e-5), calm) == [], "an annealed rate is meant to stop them"
     growing = [line_of(1, flips=0.01), line_of(2, flips=0.02)]
-    assert "flips grow: 4.00% of the weights an update" in warnings_of(line_of(3, flips=0.04), growing)[0]
+    assert "flips grow: 4.00% of the weights per update" in warnings_of(line_of(3, flips=0.04), growing)[0]
     assert warnings_of(line_of(3, flips=0.02), growing) == []
     real = {"firing_rates": {"lif1": 0.5}, "epoch": 1}
     assert warnings_of(real, []) == []
@@ -408,7 +407,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(finished: Path, tmp_path: Path, c
     monkeypatch.setattr(os, "fsync", full)
     status, message = run_command(capfd, "train", "digits", *TINY_OPTIONS, "--out", str(out))
     assert status == 2
-    assert "(No space left on device); make room or choose another --out" in message
+    assert "(No space left on device); make room or choose another place" in message
     assert str(out) in message
     monkeypatch.undo()
     assert last_state(out)["place"] == [1, 0, 7]
@@ -442,7 +441,7 @@ def test_data_that_goes_away_halfway(finished: Path, tmp_path: Path, capfd, monk
         np.save(paths[-1], digits.read(index))
     about = {key: getattr(digits, key) for key in ("classes", "labels", "shape", "mean", "std", "scale")}
     files = FileDataset(name="files", kind="image", paths=paths, decode=lambda path, _: np.load(path), **about)
-    monkeypatch.setattr(train, "load_data", lambda *_: (files, test))
+    monkeypatch.setattr(load, "load_data", lambda *_: (files, test))
     finish = Trainer.finish_epoch
 
     def lose_a_file(self: Trainer) -> dict[str, Any]:
@@ -458,7 +457,7 @@ def test_data_that_goes_away_halfway(finished: Path, tmp_path: Path, capfd, monk
     assert last_state(out)["place"] == [1, 0, 7]
     monkeypatch.undo()
     np.save(folder / "100.npy", digits.read(100))
-    monkeypatch.setattr(train, "load_data", lambda *_: (files, test))
+    monkeypatch.setattr(load, "load_data", lambda *_: (files, test))
     assert cli.main(["train", "digits", *TINY_OPTIONS, "--out", str(out), "--resume"]) == 0
     assert_same_run(finished, out)
 
@@ -477,13 +476,16 @@ def test_weights_that_are_not_finite_are_never_saved() -> None:
     run = Trainer(TINY, *load_data(TINY, None))
     with torch.no_grad():
         run.net.get_parameter("conv1.weight")[0, 0, 0, 0] = torch.nan
-    with pytest.raises(trainer.Diverged, match=r"a weight of conv1\.weight after update 0 is not finite"):
+    with pytest.raises(Diverged, match=r"a weight of conv1\.weight after update 0 is not finite"):
         run.state()
 
 
 def test_resuming_what_is_finished_says_so(finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    resume = ["train", "digits", *TINY_OPTIONS, "--out", str(finished), "--resume"]
+    assert cli.main(resume) == 0
+    assert (finished / "model.bsnn").exists(), "a run that has no model file yet gets one"
     before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
-    assert cli.main(["train", "digits", *TINY_OPTIONS, "--out", str(finished), "--resume"]) == 0
+    assert cli.main(resume) == 0
     assert f"{finished} was finished already: test accuracy" in capfd.readouterr().out
     assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
 
@@ -570,7 +572,7 @@ def test_other_data_than_before_is_refused(finished: Path, tmp_path: Path, monke
     shutil.copytree(finished, out)
     (out / "checkpoints" / "update-000000021.ckpt").unlink()
     less = load_data(dataclasses.replace(TINY, train_samples=199), None)
-    monkeypatch.setattr(train, "load_data", lambda *_: less)
+    monkeypatch.setattr(load, "load_data", lambda *_: less)
     with pytest.raises(UserError, match="received 199 samples of 10 classes; expected the 200"):
         train.train(TINY, out, resume=True)
 
@@ -601,7 +603,7 @@ def first_flips(config: Config, source: dict[str, Any] | None) -> float:
 
 @pytest.mark.parametrize("source", ["{run}", "{run}/checkpoints/best.ckpt"])
 def test_fine_tuning_does_not_flip_half_of_the_weights(source: str, finished: Path) -> None:
-    state = trainer.source_state(Path(source.format(run=finished)))
+    state = load._source_state(Path(source.format(run=finished)))
     other = dataclasses.replace(TINY, time_steps=2, gradient="ndot")
     assert first_flips(other, state) < 0.2
     assert first_flips(dataclasses.replace(other, initial_momentum=1.0), state) == 0
@@ -616,7 +618,7 @@ def test_init_from_is_needed_for_the_start_alone(finished: Path, tmp_path: Path)
     config = dataclasses.replace(TINY, epochs=1, init_from=str(source), initial_momentum=1.0)
     result = train.train(config, out)
     shutil.rmtree(source)
-    assert train.evaluate_run(out)["test_accuracy"] == result["test_accuracy"]
+    assert load.evaluate_run(out)["test_accuracy"] == result["test_accuracy"]
 
 
 # The documentation.

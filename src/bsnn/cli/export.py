@@ -43,9 +43,8 @@ def run(options: argparse.Namespace) -> Result:
     out = Path(options.out or path / "model.bsnn")
     if options.out or path.is_dir():
         check_writable(out)
-    return need("bsnn.cli._runs").export_run(
-        path, out, compare=options.compare or bool(options.data), data=options.data
-    )
+    compare = options.compare or bool(options.data)
+    return need("bsnn.cli._runs").export_run(path, out, compare=compare, data=options.data)
 
 
 def text(result: Result) -> str:

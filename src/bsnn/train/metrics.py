@@ -48,9 +48,10 @@ def check_metrics(line: Any, place: str) -> EpochMetrics:
     wrong = {name for name in EpochMetrics.__required_keys__ if name not in line}
     wrong |= {name for name, kind in hints.items() if name in line and not _is(kind, line[name])}
     if wrong:
+        names = ", ".join(name for name in hints if name in wrong)
         raise UserError(
-            f"{place}: received an epoch without a proper {', '.join(name for name in hints if name in wrong)}; expected what `bsnn train` "
-            "writes. Restore the file, or leave this run out."
+            f"{place}: received an epoch without a proper {names}; expected what `bsnn train` writes. Restore the "
+            "file, or leave this run out."
         )
     return line  # pyright: ignore[reportReturnType]
 
