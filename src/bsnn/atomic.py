@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or absent."""
 
 import os
 import tempfile
@@ -11,11 +11,11 @@ PARTIAL = ".partial"
 
 
 def check_writable(path: Path, *, making_folders: bool = False) -> None:
-    """Refuses a file that could not be written, before the work whose result it shall hold.
+    """Refuses a file that could not be written, before the work whose result it is to hold.
 
     Args:
         path: The file.
-        making_folders: Whether folders that are missing will be made.
+        making_folders: Whether missing folders will be created.
 
     Raises:
         UserError: If it cannot be written.
@@ -33,7 +33,9 @@ def check_writable(path: Path, *, making_folders: bool = False) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replaces a file by new content, or leaves it as it was: written beside it, flushed to the disk and renamed.
+    """Replaces the content of a file, or leaves it as it was.
+
+    The content is written to a file beside it, flushed to the disk and renamed.
 
     Raises:
         OSError: If it cannot be written.
