@@ -1,7 +1,7 @@
-"""Public names that load on first use, so that what needs no torch does not import it.
+"""Public names that load on first use, so that code that needs no torch does not import it.
 
-A package's `__init__.pyi` is its table of contents: type checkers and editors read it as it is, and `attach` reads the
-same imports at run time. No name is listed twice.
+A package's `__init__.pyi` is its table of contents. Type checkers and editors read it, and `attach` reads the same
+imports at run time, so that no name is listed twice.
 """
 
 import ast
@@ -13,7 +13,7 @@ from bsnn.extras import need
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Makes `__getattr__`, `__dir__` and `__all__` of a package from the imports in its `__init__.pyi`.
+    """Makes a package's `__getattr__`, `__dir__` and `__all__` from the imports in its `__init__.pyi`.
 
     Args:
         package: The package's `__name__`.
@@ -34,6 +34,6 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         found = None if home == package else getattr(need(home), name, None)
-        return need(f"{home}.{name}") if found is None else found  # a name that is no attribute is a module
+        return need(f"{home}.{name}") if found is None else found  # what is not an attribute is a module
 
     return load, lambda: sorted(homes), sorted(homes)

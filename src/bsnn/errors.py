@@ -1,8 +1,8 @@
-"""The one error that means: the caller can fix this."""
+"""The error for mistakes that the caller can fix."""
 
 
 class UserError(ValueError):
-    """A mistake of the caller: the message says what was received, what was expected and what to do.
+    """The caller's mistake. The message says what was received, what was expected and what to do.
 
     The command line prints it as one line and exits with status 2.
     """

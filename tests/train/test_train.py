@@ -22,7 +22,7 @@ import bsnn
 from bsnn import UserError, cli
 from bsnn.data import FileDataset
 from bsnn.paper.recipes import recipe
-from bsnn.train import build, checkpoint, load, loop as train
+from bsnn.train import build, checkpoint, load, loop as train, trainer
 from bsnn.train.build import load_data
 from bsnn.train.config import Config
 from bsnn.train.metrics import warnings_of
@@ -504,7 +504,7 @@ def test_resuming_without_a_checkpoint_starts_afresh(finished: Path, tmp_path: P
         (["--plan", "4"], "plan: received 4; expected channels of two layers or more"),
         (["--plan", "0,4"], "argument --plan: received '0,4'; expected channels and pools"),
         (["--width", "1e9"], "training does not fit into memory; lower --batch-size or --width"),
-        (["--data", "{finished}"], "the digits come with bsnn. For own data: bsnn train folder"),
+        (["--data", "{finished}"], "the digits come with bsnn. For your own data: bsnn train folder"),
         (["--checkpoint-minutes", "-1"], "--checkpoint-minutes: received -1.0; expected 0 or more"),
         (["--sweep", "seed=0", "--sweep", "seed=1"], "--sweep: received seed twice; give all its values at once"),
         (["--out", "{finished}/config.json"], "config.json is a file; expected a folder"),

@@ -1,1 +1,4 @@
-"""Measurements that users can repeat: `bsnn bench`."""
+"""What `bsnn bench` measures: memory and time of training, and the speed of the inference engine.
+
+`child.py` is also a script that another environment's python runs. May import everything but cli.
+"""

@@ -1,7 +1,7 @@
-"""One measurement of one way to train, in a process of its own: peak memory above idle, and seconds a time step.
+"""One measurement of one way to train, in a process of its own: peak memory above idle, and seconds per time step.
 
-Run as a script, `python child.py '{"method": ..., ...}'`, also by the python of a peer, without bsnn: then the same
-VGG is built from the peer's layers. Prints one line of JSON.
+A script, `python child.py '{"method": ..., ...}'`, that prints one line of JSON. The python of another environment can
+run it too, without bsnn; the same VGG is then built from that environment's layers.
 """
 
 import functools
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 Update = Callable[[Tensor, Tensor, int], object]
 
 
-def _bso(spec: dict[str, Any]) -> Update:
+def _ours(spec: dict[str, Any]) -> Update:
     import bsnn
 
     method = spec["method"]
@@ -68,7 +68,7 @@ def _spikingjelly(spec: dict[str, Any]) -> Update:
     sgd = torch.optim.SGD(net.parameters(), lr=0.1)
 
     def run(x: Tensor, y: Tensor, time_steps: int) -> None:
-        # As in its own example: an update a time step.
+        # As in its own example: one update per time step.
         for _ in range(time_steps):
             output = net(x)
             logits = output[0] if isinstance(output, list) else output
@@ -81,7 +81,7 @@ def _spikingjelly(spec: dict[str, Any]) -> Update:
 
 
 def _backward_floor(spec: dict[str, Any]) -> Update:
-    """The two backward convolutions of every binary layer and nothing else, in single precision."""
+    """Only the two backward convolutions of every binary layer, in single precision."""
     shapes, entering, size = [], 3, spec["size"]
     for item in spec["plan"]:
         if item == "pool":
@@ -112,23 +112,21 @@ def _backward_floor(spec: dict[str, Any]) -> Update:
 
 
 def _status(name: str) -> int:
-    """A number of bytes of this process as Linux reports it."""
+    """One of the sizes of this process that Linux reports, in bytes."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) * 1024
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Trains for a few sequences and says what they took."""
+    """Trains on a few sequences and says what they took."""
     torch.set_num_threads(spec["threads"])
     torch.manual_seed(0)
-    make = {"spikingjelly-ottt": _spikingjelly, "backward-floor": _backward_floor}.get(spec["method"], _bso)
+    make = {"spikingjelly-ottt": _spikingjelly, "backward-floor": _backward_floor}.get(spec["method"], _ours)
     if make is _spikingjelly:
         import spikingjelly.activation_based.neuron  # noqa: F401  # pyright: ignore
-    elif make is _bso:
-        pass
     F.conv2d(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 3, 3))
     idle = _status("VmRSS")
-    # A tiny network first: what it takes is code, not training.
+    # A tiny network first: the memory that it adds is code, not training.
     _train(make, {**spec, "batch": 2, "time_steps": 1, "sequences": 0, "width": 0.02, "size": 8})
     program = _status("VmRSS") - idle
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of starting up
@@ -147,7 +145,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train(make: Callable[[dict[str, Any]], Update], spec: dict[str, Any]) -> list[float]:
-    """Seconds of a time step, sequence by sequence."""
+    """Trains; gives the seconds per time step of each sequence."""
     update = make(spec)
     x, y = torch.randn(spec["batch"], 3, spec["size"], spec["size"]), torch.zeros(spec["batch"], dtype=torch.long)
     seconds = []

@@ -1,8 +1,8 @@
-"""Seconds a call of the engine takes, against the best eager torch we know, in turns, in one process.
+"""The time of one call of the engine, compared with the fastest eager torch we know, in turns, in one process.
 
-The rival computes the same network in single precision with all that helps it there: BatchNorm folded into the
-convolutions, what does not change over time computed once, all time steps of a layer as one batch, channels
-last, neurons in place, no autograd. That it is the same network is checked first.
+The rival computes the same network in single precision, with everything that helps it: BatchNorm folded into the
+convolutions, what does not change over time computed once, all time steps of a layer in one batch, channels last,
+neurons in place, no autograd. First it is checked that both compute the same network.
 """
 
 import os
@@ -29,11 +29,11 @@ FIRING_RATES = (0.05, 0.15, 0.3)
 BATCHES = (1, 64)
 THREADS = (1, 2)
 _TIME_STEPS, _THRESHOLD = 4, 2**16
-# A single image is shown so often in a row, and the mean counts. The first calls pay for cold caches and for threads:
-# the rival's go on spinning for a while, ours may be woken on one processor, from which the system moves them after
-# some milliseconds only.
+# A single image is shown this often in a row, and the mean counts. The first calls pay for cold caches and for threads:
+# the rival's go on spinning for a while, and ours may wake up on one processor, from which the system moves them only
+# after some milliseconds.
 _CALLS = 32
-_EXACT = 2 ** (_TIME_STEPS - 1)  # multiples of it can be halved at every step, exactly
+_EXACT = 2 ** (_TIME_STEPS - 1)  # multiples of it can be halved exactly at every step
 
 
 class EagerTorch:
@@ -50,7 +50,7 @@ class EagerTorch:
 
     @torch.inference_mode()
     def run(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Outputs `[B, classes]`, summed over time, and the spikes of each layer of neurons, `[T · B, C, H, W]`."""
+        """Gives the outputs `[B, classes]`, summed over time, and the spikes of each layer, `[T · B, C, H, W]`."""
         time_steps, batch = self.artifact.time_steps, len(images)
         values, spikes = [images], []
         for i, layer in enumerate(self.artifact.layers):
@@ -98,7 +98,7 @@ def _parameters(layer: Layer) -> tuple[Tensor, ...]:
 
 
 def _fire(layer: Lif, currents: Tensor, batch: int, time_steps: int) -> Tensor:
-    """Spikes of all time steps, `[T · B, C, H, W]`, from currents of all, or of one that are the same at all."""
+    """Spikes of all time steps, `[T · B, C, H, W]`, from the currents of all steps, or of one that stands for all."""
     membrane, threshold = torch.zeros_like(currents[:batch]), float(layer.threshold)
     spikes = torch.empty((time_steps * batch, *currents.shape[1:]), memory_format=torch.channels_last)
     for t in range(time_steps):
@@ -112,12 +112,12 @@ def _fire(layer: Lif, currents: Tensor, batch: int, time_steps: int) -> Tensor:
 def random_vgg11(firing_rate: float, seed: int = 0) -> Artifact:
     """The paper's VGG-11 with random weights, in which every layer fires at about the same rate.
 
-    Layer by layer, the multipliers make the currents as large as BatchNorm would, and one number that is added to all
-    of them sets the rate, measured on random images. All numbers are such that single precision is exact.
+    Layer by layer, multipliers scale the currents as BatchNorm would, and one number that is added to all of them sets
+    the rate, measured on random images. All numbers are chosen so that single precision is exact.
 
     Args:
-        firing_rate: Spikes a neuron and time step.
-        seed: Of weights and images.
+        firing_rate: Spikes per neuron and time step.
+        seed: Seed of weights and images.
     """
     generator = torch.Generator().manual_seed(seed)
     spec = InputSpec("image", (3, 32, 32), 8, 1.0, (0.0,) * 3, (1.0,) * 3, (1,) * 3, (0,) * 3, 0, {})
@@ -159,13 +159,13 @@ def _exact(x: Tensor) -> Tensor:
 
 
 def random_images(spec: InputSpec, batch: int, seed: int) -> Tensor:
-    """Integers that are spread like normalized pixels, `[B, C, H, W]`, int16."""
+    """Random integers, distributed like normalized pixels, `[B, C, H, W]`, int16."""
     generator = torch.Generator().manual_seed(seed)
     return (torch.randn(batch, *spec.shape, generator=generator) * 2**spec.fraction_bits).clamp(-32768, 32767).short()
 
 
 def test_images(root: str | Path) -> np.ndarray:
-    """The first images of the test set in a folder, as many as the largest batch."""
+    """The first images of the test set in a folder, enough for the largest batch."""
     data = bsnn.data.load(root, "test")
     return np.stack([data.read(index) for index in range(min(max(BATCHES), len(data)))])
 
@@ -180,19 +180,19 @@ def bench_inference(
     threads: Iterable[int] = THREADS,
     kernels: Sequence[Kernel] = ("auto",),
 ) -> dict[str, Any]:
-    """Times the engine and eager torch on VGG-11 at several firing rates, and on a trained network if one is given.
+    """Times the engine and eager torch on VGG-11 at several firing rates, and on a trained network if there is one.
 
     Args:
         model: A trained network.
         images: What it is shown, `[N, C, H, W]`, raw or normalized; random numbers by default.
-        repetitions: Turns that count, after one that does not.
-        firing_rates: Of the random networks.
-        batches: Images a call.
-        threads: Threads of both.
+        repetitions: Timed turns, after one that does not count.
+        firing_rates: Firing rates of the random networks.
+        batches: Images per call.
+        threads: Threads for both.
         kernels: Kernels of the engine that take turns with torch.
     """
     largest = max(2, *batches)
-    # First, so that images that do not fit are refused before anything is timed.
+    # First of all, so that unsuitable images are refused before anything is timed.
     trained = {} if model is None else {"trained": (model, _integers(model, largest, images))}
     made = {f"random VGG-11 at {rate:.0%}": random_vgg11(rate) for rate in firing_rates}
     networks = {
@@ -226,7 +226,7 @@ def bench_inference(
 
 
 def _integers(artifact: Artifact, number: int, images: np.ndarray | None) -> Tensor:
-    """So many inputs in the network's own integers, `[N, C, H, W]`; fewer images are shown several times."""
+    """This many inputs as the network's own integers, `[N, C, H, W]`; if there are fewer images, they are repeated."""
     if images is None:
         return random_images(artifact.input, number, 1)
     frames = Engine(artifact).integers(images)
@@ -236,12 +236,12 @@ def _integers(artifact: Artifact, number: int, images: np.ndarray | None) -> Ten
 
 
 def _compare(artifact: Artifact, images: Tensor) -> tuple[float, float]:
-    """The firing rate over all neurons and steps, and the share of them at which torch says the same."""
+    """The firing rate over all neurons and time steps, and the share of spikes on which torch agrees."""
     record: dict[str, np.ndarray] = {}
     Engine(artifact, threads=1).outputs(images.numpy(), record)
     _, found = EagerTorch(artifact).run(images.float().contiguous(memory_format=torch.channels_last))
     same = [np.mean(a.reshape(b.shape) == b.numpy()) for a, b in zip(record.values(), found, strict=True)]
-    # A spike that rounding flips changes many behind it, so only the first layer tells.
+    # A spike that rounding flips changes many that follow, so only the first layer is conclusive.
     assert same[0] > 0.999, f"torch computes another network: {same}"
     sizes = [spikes.size for spikes in record.values()]
     rates = [spikes.mean() for spikes in record.values()]
@@ -251,7 +251,7 @@ def _compare(artifact: Artifact, images: Tensor) -> tuple[float, float]:
 def _race(
     artifact: Artifact, images: Tensor, threads: int, turns: int, kernels: Sequence[Kernel]
 ) -> Iterator[dict[str, Any]]:
-    """Medians of wall-clock seconds, their quartiles, and for busy machines the ratio of processor seconds."""
+    """Medians and quartiles of wall-clock seconds, and, for busy machines, the ratio of processor seconds."""
     ours, floats = images.numpy(), images.float().contiguous(memory_format=torch.channels_last)
     rival = EagerTorch(artifact)
     engines = [Engine(artifact, kernel, threads) for kernel in kernels]
@@ -288,7 +288,7 @@ def _race(
 
 
 def inference_text(result: dict[str, Any]) -> str:
-    """The points as a table."""
+    """Words the points as a table."""
     head = f"{'batch':>5} {'threads':>7} {'ours':>10} {'torch':>11} {'ratio':>6}"
     lines = [f"{'network':22} {'kernel':8} {'firing':>7} {head}"]
     for p in result["points"]:
@@ -296,4 +296,4 @@ def inference_text(result: dict[str, Any]) -> str:
         rate = f"{100 * p['firing_rate']:.1f} %"
         figures = f"{p['batch']:>5} {p['threads']:>7} {ours:>10} {theirs:>11} {p['ratio']:>5.1f}×"
         lines.append(f"{p['network']:22} {p['kernel']:8} {rate:>7} {figures}")
-    return "\n".join([*lines, f"milliseconds an image; T = {result['time_steps']}"])
+    return "\n".join([*lines, f"milliseconds per image; T = {result['time_steps']}"])

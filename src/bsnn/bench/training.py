@@ -1,6 +1,6 @@
-"""Memory and time of one online update, against its own plain composition, BPTT, and SpikingJelly's OTTT.
+"""Memory and time of one online update, compared with the plain modules, BPTT, and SpikingJelly's OTTT.
 
-Each configuration is measured in a process of its own, all in turns, several times over; what counts is the median.
+Each configuration is measured in a process of its own, several times, in turns with the others. The median counts.
 """
 
 import json
@@ -27,12 +27,12 @@ from bsnn.train.loop import free_bytes
 
 _PEERS = ("spikingjelly-ottt",)
 METHODS = ("tbso", "tbso-8", "plain", "latent-ottt", "bptt", "backward-floor", *_PEERS)
-"""Ours with momentum in 32 and 8 bits, its modules one by one, latent weights online and by BPTT; the two backward
-convolutions alone; SpikingJelly's OTTTSequential."""
+"""Ours with momentum in 32 and in 8 bits, and with its modules run one by one; latent weights, trained online and by
+BPTT; the two backward convolutions alone; SpikingJelly's OTTTSequential."""
 NO_ROOM = {"peak_bytes": None, "program_bytes": None, "step_seconds": None}
-# Small, so that a thousand time steps are soon done and BPTT has room for many.
+# Small, so that a thousand time steps do not take long and BPTT has room for many.
 _LONG_BATCH = 2
-# In single precision: weight, momentum and gradient; and with latent weights behind the binary ones.
+# In single precision: weight, momentum and gradient; and the same with latent weights behind the binary ones.
 _USUAL_STATE = {"usual": 12.0, "latent with momentum": 16.0}
 
 
@@ -55,13 +55,13 @@ def bench(
         methods: Some of `METHODS`.
         batches: Batch sizes.
         time_steps: Lengths of the sequences.
-        lengths: Also T-BSO and BPTT, if among the methods, at a batch of two and these lengths, as many time steps of
-            each in all.
+        lengths: Also measure T-BSO and BPTT, if among the methods, at these lengths and a batch size of two. Each
+            trains for the same number of time steps in total.
         width: Factor on the channels of VGG-11.
         size: Height and width of the images.
         threads: Threads of torch.
-        repetitions: Processes of each configuration.
-        sequences: Sequences that are timed in each process, after a first one; 0 times the first.
+        repetitions: Processes per configuration.
+        sequences: Sequences that are timed in each process, after a first one; with 0, the first one is timed.
         peers: The python of an environment that has SpikingJelly; without it, peers are left out.
     """
     unknown = set(methods) - set(METHODS)
@@ -78,7 +78,7 @@ def bench(
     if left_out:
         print(f"bsnn: left out, because --peers is not given: {', '.join(left_out)}", file=sys.stderr)
     grid = [(m, b, t) for m in methods if m not in left_out for b in batches for t in sorted(time_steps)]
-    # All lengths train for as many time steps in all: a heap grows a little with the number of updates, whatever T is.
+    # All lengths train for the same number of time steps: the heap grows a little with the number of updates.
     long = {
         (m, _LONG_BATCH, t): max(lengths) // t - 1 for m in ("tbso", "bptt") if m in methods for t in sorted(lengths)
     }
@@ -93,7 +93,7 @@ def bench(
             full: set[tuple[str, int]] = set()
             for spec, results in zip(specs, measured, strict=True):
                 case = spec["method"], spec["batch"]
-                # What had no room has none the second time, nor at a greater length.
+                # What did not fit once will not fit again, nor at a greater length.
                 if case in full or (results and results[-1] == NO_ROOM):
                     results.append(NO_ROOM)
                 else:
@@ -117,7 +117,7 @@ def bench(
 
 
 def in_a_process(spec: dict[str, Any], peers: str | None = None) -> dict[str, Any]:
-    """One measurement by `child.py`, which may take three quarters of the memory that is free; `NO_ROOM` beyond."""
+    """One measurement by `child.py`, which may use three quarters of the free memory; `NO_ROOM` if it needs more."""
     python = peers if spec["method"] in _PEERS and peers else sys.executable
     environment = {**os.environ, "OMP_NUM_THREADS": str(spec["threads"])}
     free = free_bytes()
@@ -178,7 +178,7 @@ def _ratios(specs: list[dict[str, Any]], measured: list[list[dict[str, Any]]]) -
 
 
 def _state_per_weight(width: float) -> dict[str, float]:
-    """Bytes that stay from update to update for each binary weight, counted, beside what is usual."""
+    """Bytes per binary weight that are kept from update to update: ours, counted, and what is usual."""
     net = vgg11(width=width)
     binary, _ = split_parameters(net)
     weights = sum(parameter.numel() for parameter in binary)
@@ -191,8 +191,8 @@ def _state_per_weight(width: float) -> dict[str, float]:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """Points, ratios and bytes a weight for a person."""
-    columns = f"{'method':18} {'batch':>5} {'T':>5} {'peak MB':>8} {'(spread)':>13} {'predicted':>9} {'ms a step':>10}"
+    """Words the points, the ratios and the bytes per weight."""
+    columns = f"{'method':18} {'batch':>5} {'T':>5} {'peak MB':>8} {'(spread)':>13} {'predicted':>9} {'ms/step':>10}"
     lines = [columns]
     for point in result["points"]:
         peak, spread, predicted, seconds = "no room", "", "", ""

@@ -93,7 +93,9 @@ def run(options: argparse.Namespace) -> Result:
     config = dataclasses.replace(recipe(options.recipe), **given)
     grid = _grid(options.sweep)
     if options.data and config.dataset == "digits":
-        raise UserError(f"--data: received {options.data}; the digits come with bsnn. For own data: bsnn train folder.")
+        raise UserError(
+            f"--data: received {options.data}; the digits come with bsnn. For your own data: bsnn train folder."
+        )
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
     if "LOCAL_RANK" in os.environ and not options.out:

@@ -1,4 +1,4 @@
-"""Opens archives that others made: no member leaves the folder, no link is followed, no size runs away."""
+"""Opens archives from others: no member leaves the folder, no link is followed, no size is without limit."""
 
 import errno
 import shutil

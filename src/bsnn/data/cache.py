@@ -24,7 +24,7 @@ from bsnn.extras import need
 
 # A set larger than this streams from its files.
 MEMORY_LIMIT = 4 * 2**30
-# Part of each key: a new number makes every decoded set anew, for when a decoder changes what it gives.
+# Part of each key: raise it when a decoder gives other values, and every set is decoded again.
 _VERSION = 2
 
 
@@ -78,14 +78,14 @@ def _decode(data: FileDataset, ahead: int = 64) -> Iterator[np.ndarray]:
 
 
 def _progress(samples: Iterable[np.ndarray], total: int, name: str) -> Iterable[np.ndarray]:
-    # `disable=None` is tqdm's word for: only on a terminal.
+    # With `disable=None`, tqdm draws only on a terminal.
     return need("tqdm").tqdm(samples, f"decoding {name}", total, unit=" samples", disable=None, leave=False)
 
 
 def remember(
     what: Callable[..., Any], settings: Any, paths: list[Path], find: Callable[[], Any], cache: str | Path | None = None
 ) -> Any:
-    """Finds something out about files, once: as long as they stay as they are, the cache folder knows it.
+    """Finds something out about files, once: the cache folder remembers it for as long as the files do not change.
 
     Args:
         what: The decoder it is for.

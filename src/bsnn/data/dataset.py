@@ -160,7 +160,7 @@ def check_labels(name: str, labels: Sequence[int] | np.ndarray, count: int, clas
 
 
 def check_channels(data: Dataset) -> None:
-    """Refuses a mean and a deviation that are not one a channel, or that cannot be divided by."""
+    """Refuses a mean and a deviation that are not one per channel, or that cannot be divided by."""
     channels = data.shape[-3] if len(data.shape) >= 3 else 0
     if not channels == len(data.mean) == len(data.std) or any(deviation <= 0 for deviation in data.std):
         raise UserError(
@@ -189,7 +189,7 @@ def measure(data: Dataset, limit: int = 4000, seed: int = 0) -> tuple[tuple[floa
         count = len(data)
         rng = np.random.default_rng(seed)
         chosen = np.arange(count) if count <= limit else np.sort(rng.choice(count, limit, replace=False))
-        # `disable=None` is tqdm's word for: only on a terminal.
+        # With `disable=None`, tqdm draws only on a terminal.
         shown = need("tqdm").tqdm(chosen, f"measuring {data.name}", unit=" files", disable=None, leave=False)
         blocks = (data.read(int(index))[None] for index in shown)
     channel = len(data.shape) - 2

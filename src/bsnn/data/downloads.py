@@ -172,7 +172,7 @@ def _fetch(name: str, origin: _Origin, file: str, address: str, checksum: str, f
 
 
 def _reason(error: Any) -> str:
-    """A few words for what the network library tells in a page."""
+    """Shortens what the network library says in a page to a few words."""
     requests = need("requests")
     if isinstance(error, requests.HTTPError):
         return f"refused with status {error.response.status_code}"

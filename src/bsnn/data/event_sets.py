@@ -52,7 +52,7 @@ def dvs_cifar10_files(root: Path, split: str, time_steps: int = 10, size: int = 
     if sorted(found) != sorted(CIFAR10_CLASSES):
         raise UserError(
             f"{root}: the classes are {', '.join(found)}; DVS-CIFAR10 has {', '.join(CIFAR10_CLASSES)}. "
-            "Use the path for own data for other classes."
+            "For other classes, use bsnn.data.folder."
         )
     classes = {name: sorted(found[name], key=_number) for name in CIFAR10_CLASSES}
     chosen = seeded_split(root, classes, DVS_CIFAR10_SEED, 0.1)[split]

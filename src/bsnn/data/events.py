@@ -17,7 +17,7 @@ from bsnn.data.archive import is_damage
 from bsnn.errors import UserError
 from bsnn.extras import need
 
-# Raw frames hold eighths of an event, so that resizing keeps fractions; a byte ends at 31.9 events a pixel
+# Raw frames hold eighths of an event, so that resizing keeps fractions; a byte ends at 31.9 events per pixel
 # and frame.
 EVENT_SCALE = 8.0
 

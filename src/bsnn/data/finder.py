@@ -32,7 +32,7 @@ def find(root: str | Path, cache: str | Path | None = None) -> Source:
 
     Args:
         root: A folder in one of the layouts that `bsnn.data` reads, or one of their archives.
-        cache: Where is kept what is found out about files; see `cache_folder`.
+        cache: Where to keep what was found out about the files; see `cache_folder`.
 
     Example:
         >>> find("nowhere")
@@ -108,7 +108,7 @@ def named(name: str, split: str, root: str | Path | None, *, size: int = 0, time
         359
     """
     if name == "folder" and root is None:
-        raise UserError("own data: say where it is with --data DIR (a folder a class).")
+        raise UserError("your own data: say where it is with --data DIR (one folder per class).")
     settings: dict[str, Any] = {}
     if name in ("imagenet", "dvs_cifar10", "nmnist", "folder") and size:
         settings["size"] = size

@@ -1,4 +1,4 @@
-"""A user's own data: one folder a class, of pictures, sounds or event recordings.
+"""A user's own data: one folder per class, of pictures, sounds or event recordings.
 
 What the files are is found by looking at them: the kind by their endings, the channels and the size of
 pictures by their heads, the sensor of recordings by their events.
@@ -51,10 +51,10 @@ def folder(
     seed: int = 0,
     cache: str | Path | None = None,
 ) -> ArrayDataset | FileDataset:
-    """Reads own data from folders of classes: pictures, wavs or event recordings.
+    """Reads your own data from folders of classes: pictures, sounds or event recordings.
 
     Args:
-        root: A folder a class; or folders `train` and `val` or `test` (or all three) with a folder a class in
+        root: One folder per class; or folders `train` and `val` or `test` (or all three) with one folder per class in
             each.
         split: `train`, `val` or `test`. Where only one of the last two is there, both words mean it. Without
             such folders a fifth of each class is held out, drawn by `seed`.
@@ -98,7 +98,7 @@ def folder_files(
 ) -> FileDataset:
     """The same as `folder`, decoded whenever a sample is read."""
     if not root.is_dir():
-        raise UserError(f"{root}: there is no such folder; give a folder with a folder a class in it.")
+        raise UserError(f"{root}: there is no such folder; give a folder with one folder per class in it.")
     root = inside(root)
     if size is not None and size < 1:
         raise UserError(f"a size of {size} pixels; expected 1 or more.")
@@ -167,12 +167,14 @@ def _kind(root: Path) -> Kind:
         refuse_archives(root)
         known = ", ".join(ending for group in _ENDINGS.values() for ending in group)
         seen = ", ".join(ending or "no ending" for ending, _ in endings.most_common(5)) or "no files"
-        raise UserError(f"{root}: no data here (found {seen}); expected a folder a class with files of {known} in it.")
+        raise UserError(
+            f"{root}: no data here (found {seen}); expected one folder per class with files of {known} in it."
+        )
     return there[0]
 
 
 def _image_shape(paths: list[Path], size: int | None) -> tuple[int, int, int]:
-    """Channels, rows and columns that serve all pictures."""
+    """Channels, rows and columns that suit all pictures."""
     step = max(1, -(-len(paths) // _HEADS))
     heads = [image_head(path) for path in paths[::step]]
     channels = max(channel for _, channel in heads)

@@ -34,7 +34,7 @@ def imagenet(
     """Reads ImageNet, or any pictures laid out like it, from folders of classes; files stream.
 
     Args:
-        root: The folder with `train` and `val` (or `test`), a folder a class in each.
+        root: The folder with `train` and `val` (or `test`), one folder per class in each.
         split: `train`, or `val` (also called `test`).
         size: Rows and columns of a sample.
         margin: In evaluation, the shorter side before the center crop, relative to `size`.
@@ -52,7 +52,7 @@ def imagenet(
     if not folders:
         refuse_archives(place)
         there = ", ".join(path.name for path in folders_below(place)[:5]) or "no folders"
-        raise UserError(f"{place}: found {there}; expected folders train and val with a folder a class in each.")
+        raise UserError(f"{place}: found {there}; expected folders train and val with one folder per class in each.")
     folder = choose(place, folders, split)
     names = tuple(class_files(folders["train"], IMAGE_ENDINGS))
     classes = class_files(folder, IMAGE_ENDINGS)
@@ -91,7 +91,7 @@ def decode_image(
         channels: 1 for gray, 3 for color.
         margin: In evaluation, how much larger than `size` the picture is before its center is cut out.
         random_crop: In training, where there is an `rng`, a random part is cropped and half of the pictures are
-            flipped. Own pictures are left as they are: a digit that is flipped is no digit.
+            flipped. Your own pictures are not: a mirrored digit is no digit.
     """
     with _opened(path) as image:
         picture = _to_mode(path, ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")

@@ -1,4 +1,4 @@
-"""Google Speech Commands, version 0.01 or 0.02: a folder a word, and the official lists of held-out files."""
+"""Google Speech Commands, version 0.01 or 0.02: one folder per word, and the official lists of held-out files."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ def speech_commands(
     """Reads Speech Commands as mel-spectrograms of 32 × 32 in [0, 1].
 
     Args:
-        root: The folder with a folder a word; None downloads version 0.02.
+        root: The folder with one folder per word; None downloads version 0.02.
         split: `train`, `val` or `test`: what `validation_list.txt` and `testing_list.txt` name, and the rest.
             Without the lists, files are split by the rule that made them, which keeps a speaker in one split.
         cache: Where decoded spectrograms are kept; see `cache_folder`.

@@ -51,7 +51,7 @@ def split_folders(root: Path) -> dict[str, Path]:
         if split in found:
             raise UserError(
                 f"{root}: the folders {found[split].name} and {path.name} are both for the {split} split; expected "
-                "one folder a split. Merge them or move one away."
+                "one folder per split. Merge them or move one away."
             )
         if split is not None:
             found[split] = path
@@ -107,7 +107,7 @@ def walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
 
 
 def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
-    """Lists the files of each class below `root`, one folder a class, in the order of their names.
+    """Lists the files of each class below `root`, one folder per class, in the order of their names.
 
     Folders that start with `.` or `_` are no classes (Speech Commands has its `_background_noise_`), and
     files with other endings no samples. Files may lie deeper inside of their class.
@@ -127,14 +127,14 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
             sort = "Sort ImageNet's validation pictures into classes first, as its script valprep.sh does."
         raise UserError(
             f"{root}: {f'{len(loose):,} files and ' if loose else ''}no folders of classes here; expected one folder "
-            f"a class with its files in it. {sort}"
+            f"per class with its files in it. {sort}"
         )
     inner = [{path.name for path in folders_below(folder)} for folder in folders]
     if len(inner) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
         raise UserError(
             f"{root}: the folders {', '.join(path.name for path in folders[:4])} all hold "
             f"{', '.join(sorted(inner[0])[:4])}, so these look like splits, or splits lie inside of classes; expected "
-            "train, val and test with a folder a class in each. Rename or move them."
+            "train, val and test with one folder per class in each. Rename or move them."
         )
     classes = {}
     for folder in folders:
