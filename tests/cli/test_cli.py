@@ -1,7 +1,6 @@
 import dataclasses
 import itertools
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,32 +12,6 @@ from PIL import Image
 import bsnn
 from bsnn import cli
 from bsnn.cli import _demo
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def python_blocks(page: str) -> list[str]:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-    assert blocks
-    return blocks
-
-
-def test_the_examples_of_the_readme_run() -> None:
-    for block in python_blocks("README.md"):
-        exec(compile(block, "README.md", "exec"), {})
-
-
-@pytest.mark.parametrize("page", ["docs/deploy.md", "docs/memory.md"])
-def test_the_examples_of_a_page_run(page: str) -> None:
-    for block in python_blocks(page):
-        exec(compile(block, page, "exec"), {})
-
-
-def test_the_example_of_an_own_data_set_learns() -> None:
-    (block,) = python_blocks("docs/data.md")
-    names: dict = {}
-    exec(compile(block, "data.md", "exec"), names)
-    assert names["result"].accuracy > 0.9
 
 
 def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
