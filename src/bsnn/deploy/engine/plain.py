@@ -1,4 +1,4 @@
-"""The deployed network in NumPy: the reference of the C kernel, and what runs where there is no kernel.
+"""The deployed network in NumPy: the reference of the C engine, and what runs if that was not built.
 
 Arrays are channels-last, `[B, H, W, C]`. Sums of a synapse are computed by floating matrix products, which are exact
 here: in single precision below 2^24, in double precision below 2^31.
@@ -55,8 +55,8 @@ class Plain:
         Args:
             frames: Integers `[S, B, H, W, C]`, int16; S is 1 for a still input, else `time_steps`.
             time_steps: How many.
-            membranes: One a layer of neurons, `[B, H, W, C]`, int32, changed in place; None to begin at 0.
-            record: Where to write spikes, one a layer of neurons, `[T, B, H, W, C]`, uint8.
+            membranes: One per layer of neurons, `[B, H, W, C]`, int32, changed in place; None to begin at 0.
+            record: Where to write spikes, one per layer of neurons, `[T, B, H, W, C]`, uint8.
         """
         layers, total = self.artifact.layers, np.zeros((frames.shape[1], len(self.artifact.classes)), np.int64)
         if membranes is None:

@@ -1,4 +1,4 @@
-"""A deployed network as a folder of C99 for a microcontroller: the engine's own kernel, weights as constants.
+"""A deployed network as a folder of C99 for a microcontroller: the engine's own C, weights as constants.
 
 Nothing is allocated: memory is static, and its size stands in model.h. Golden vectors come with it, and a `main` that
 checks them.
@@ -14,10 +14,12 @@ import numpy as np
 
 from bsnn.deploy.artifact import Artifact, Scale, Synapse
 from bsnn.deploy.engine import Engine
-from bsnn.deploy.engine.native import Plan, plan, weights
+from bsnn.deploy.engine.layout import Layout, lay_out, weights
 from bsnn.errors import UserError
 
-_KERNEL = Path(__file__).parents[1] / "engine"
+_ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
+_SHARED = Path(__file__).parents[2] / "csrc"
+_HEADERS = ("convolution.h", "count.h", "count_width.h", "words.h")
 _WORD_BITS = 32
 _GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
@@ -34,7 +36,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
     Returns:
         Its path and bytes, and how much constant data and memory the network takes on a device.
     """
-    layout = plan(artifact, True, 1, _WORD_BITS)
+    layout = lay_out(artifact, True, 1, _WORD_BITS)
     constants, tables, flash = _tables(artifact, layout)
     ram = _memory(artifact, layout)
     engine = Engine(artifact)
@@ -44,9 +46,9 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
     portable = f"/* Plain C99 in words of {_WORD_BITS} bits; the same source runs in the bsnn engine with vectors. */\n"
     portable += f"#define BSNN_PORTABLE\n#define BSNN_WORD_BITS {_WORD_BITS}\n\n"
     files = {
-        "kernel.h": portable + (_KERNEL / "kernel.h").read_text(),
-        "kernel.c": (_KERNEL / "kernel.c").read_text(),
-        "count.h": (_KERNEL / "count.h").read_text(),
+        "engine.h": portable + (_ENGINE / "engine.h").read_text(),
+        "engine.c": (_ENGINE / "engine.c").read_text(),
+        **{name: (_SHARED / name).read_text() for name in _HEADERS},
         "model.h": header,
         "model.c": _source(artifact, layout, constants, tables),
         "golden.h": _golden(engine, samples),
@@ -67,7 +69,7 @@ def _write(out: Path, name: str, text: str) -> int:
     return len(text.encode())
 
 
-def _memory(artifact: Artifact, layout: Plan) -> dict[str, int]:
+def _memory(artifact: Artifact, layout: Layout) -> dict[str, int]:
     """Bytes of static memory."""
     membranes = sum(4 * artifact.values[i + 1].size for i in artifact.lifs)
     return {"membranes": membranes, "values": layout.values_bytes, "scratch": layout.scratch_bytes}
@@ -82,7 +84,7 @@ def _constant(kind: str, name: str, array: np.ndarray) -> str:
     return f"static const {kind} {name}[{len(array)}] = {{\n{_numbers(array)}\n}};\n"
 
 
-def _tables(artifact: Artifact, layout: Plan) -> tuple[str, str, int]:
+def _tables(artifact: Artifact, layout: Layout) -> tuple[str, str, int]:
     """Weights and tables as text, and the bytes that they take on a device of 32 bits."""
     constants, flash, pointers = [], 0, {}
     for i, layer in enumerate(artifact.layers):
@@ -180,7 +182,7 @@ const int32_t *bsnn_membranes(void);
 """
 
 
-def _source(artifact: Artifact, layout: Plan, constants: str, tables: str) -> str:
+def _source(artifact: Artifact, layout: Layout, constants: str, tables: str) -> str:
     spec = artifact.input
     sizes = [artifact.values[i + 1].size for i in artifact.lifs]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
@@ -190,7 +192,7 @@ def _source(artifact: Artifact, layout: Plan, constants: str, tables: str) -> st
     return f"""/* Weights and tables of the network; written by bsnn. */
 
 #include "model.h"
-#include "kernel.h"
+#include "engine.h"
 
 #include <string.h>
 
@@ -346,8 +348,8 @@ WARNINGS = -std=c99 -Wall -Wextra -Werror -pedantic
 check: network
 	$(RUN) ./network
 
-network: main.c model.c kernel.c model.h kernel.h count.h golden.h
-	$(CC) $(CFLAGS) $(WARNINGS) main.c model.c kernel.c $(LDFLAGS) -o $@
+network: main.c model.c engine.c $(wildcard *.h)
+	$(CC) $(CFLAGS) $(WARNINGS) main.c model.c engine.c $(LDFLAGS) -o $@
 
 clean:
 	rm -f network
@@ -371,7 +373,7 @@ it and compares it with its golden vectors, which the bsnn engine made: the same
 | values between layers | {ram["values"]:,} |
 | scratch | {ram["scratch"]:,} |
 
-To use it, add `kernel.c`, `model.c` and the headers beside them to your project, and call `bsnn_predict` of `model.h`,
+To use it, add `engine.c`, `model.c` and the headers beside them to your project, and call `bsnn_predict` of `model.h`,
 or `bsnn_reset` and `bsnn_step` for a stream. They need a C99 compiler, `memcpy` and `memset`; they allocate nothing.
 `main.c`, `golden.h` and the Makefile are for the check alone.
 """
