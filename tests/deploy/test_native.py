@@ -30,6 +30,7 @@ from bsnn.deploy.artifact import (
 from bsnn.deploy.engine import layout, native, plain
 from bsnn.deploy.engine.native import Native, libraries
 from bsnn.deploy.engine.plain import Plain
+from bsnn.deploy.engine.weights import weights
 from bsnn.errors import UserError
 from bsnn.kernels.libraries import LEVELS
 
@@ -294,7 +295,7 @@ class TestFastest:
 )
 def test_products_are_wide_where_32_bits_do_not_hold_them(multiplier, shift, offset, wide):
     numbers = np.array([multiplier], np.int32), np.array([offset], np.int32)
-    assert layout.weights(Scale("s", (0,), shift, *numbers), Value("counts", (1, 1, 1), 0, 32767)).wide == wide
+    assert weights(Scale("s", (0,), shift, *numbers), Value("counts", (1, 1, 1), 0, 32767)).wide == wide
 
 
 def few_rows(seed):

@@ -6,6 +6,7 @@ Takes plain tensors, numbers and names. `libraries` and this file load without t
 import importlib
 import os
 from contextlib import AbstractContextManager
+from functools import cache
 from types import ModuleType, TracebackType
 from typing import NamedTuple, overload
 
@@ -68,9 +69,14 @@ def fuses() -> bool:
 
 def modules() -> list[ModuleType]:
     """Those that may compute an operation, the fastest first."""
+    return _modules_up_to(_current())
+
+
+@cache
+def _modules_up_to(name: str) -> list[ModuleType]:
     names = list(_BACKENDS)
-    allowed = names[: names.index(_current()) + 1]
-    return [importlib.import_module(module) for n in reversed(allowed) if (module := _BACKENDS[n].module) is not None]
+    allowed = [_BACKENDS[other].module for other in reversed(names[: names.index(name) + 1])]
+    return [importlib.import_module(module) for module in allowed if module is not None]
 
 
 class _Switch:

@@ -19,6 +19,8 @@ from bsnn.nn.bits import BinaryModule, BinaryParameter
 from bsnn.nn.trace import Activity
 
 Weights = Literal["binary", "latent", "real"]
+Size = int | tuple[int, int]
+"""Height and width; one number for both."""
 
 
 class _Product(Protocol):
@@ -180,17 +182,9 @@ class TracedConv2d(TracedLayer):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-        *,
-        weights: Weights,
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        dilation: Size = 1, groups: int = 1, *, weights: Weights,
+    ) -> None:  # fmt: skip
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise UserError(
                 f"groups: received {groups} for {in_channels} to {out_channels} channels; expected a number "
@@ -250,15 +244,9 @@ class BinaryConv2d(TracedConv2d):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        dilation: Size = 1, groups: int = 1,
+    ) -> None:  # fmt: skip
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, weights="binary")
 
 
@@ -274,7 +262,7 @@ class BinaryLinear(TracedLinear):
         super().__init__(in_features, out_features, weights="binary")
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+def _pair(value: Size) -> tuple[int, int]:
     pair = (value, value) if isinstance(value, int) else value
     if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(v, int) for v in pair)):
         raise UserError(f"received {value!r}; expected a whole number or a pair of them, such as 1 or (1, 1).")

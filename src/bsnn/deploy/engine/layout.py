@@ -1,38 +1,21 @@
-"""Where a deployed network's tables, values and scratch lie: what the C engine and the C99 export need to know.
+"""Where a deployed network's values and scratch lie, as tables of csrc/engine.h.
 
-`lay_out` turns a network into the tables of csrc/engine.h, `weights` its numbers into bytes as the C reads them.
+The C99 export writes the same tables as constants.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
-
-from bsnn.deploy.artifact import (
-    LARGEST,
-    Add,
-    Artifact,
-    AveragePool,
-    Concat,
-    Layer,
-    Lif,
-    MaxPool,
-    Pool,
-    Scale,
-    Synapse,
-    Value,
-)
+from bsnn.deploy.artifact import Add, Artifact, AveragePool, Concat, Layer, Lif, MaxPool, Pool, Scale, Synapse, Value
 from bsnn.deploy.engine import tables
 from bsnn.deploy.engine.tables import KINDS, OpTable, ValueTable
-from bsnn.errors import UserError
+from bsnn.deploy.engine.weights import ALIGNMENT, counts
 
 MAX_CHUNK = 16
 """Time steps that a layer computes before the next one, at most."""
 
-_ALIGNMENT = 64
 _SLACK = 32  # elements that vectors may write beyond the last one
-_WEIGHT_SLACK = 64  # bytes that vectors may read beyond the last row
 _CHUNK_BYTES = 2**22
 
 
@@ -44,62 +27,13 @@ class Layout:
     """
 
     ops: list[OpTable]
-    """Their pointers are null; see `layers` and `Weights`."""
+    """Their pointers are null; see `layers` and `weights.Weights`."""
     layers: list[int]
     """The layer whose weights and numbers each op uses."""
     values: list[ValueTable]
     chunk: int
     values_bytes: int
     scratch_bytes: int
-
-
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """The numbers of a synapse or a scale as the C reads them."""
-
-    weight: np.ndarray
-    """Bytes of the rows, then a row of zeros and what vectors read beyond the end."""
-    row: int
-    """Bytes of a row."""
-    multiplier: np.ndarray
-    offset: np.ndarray
-    wide: bool
-    """Whether products need 64 bits, or results a cut."""
-
-
-def weights(layer: Synapse | Scale, value: Value) -> Weights:
-    """What the C reads of a layer that `value` enters."""
-    multiplier, offset = (np.ascontiguousarray(v, np.int32) for v in (layer.multiplier, layer.offset))
-    rows = np.empty((0, 0), np.uint8)
-    largest = max(-value.low, value.high)
-    if isinstance(layer, Synapse):
-        rows, largest = layer.weight, layer.largest_sum(value)
-        if layer.weights == "bits" and not counts(layer, value):
-            outs = layer.out // layer.groups
-            rows = np.unpackbits(rows, axis=1, count=outs, bitorder="little").astype(np.int16) * 2 - 1
-        rows = np.ascontiguousarray(rows).view(np.uint8)
-    if rows.size + rows.shape[1] >= 2**31:
-        raise UserError(f"layer {layer.name}: {rows.size} bytes of weights; the C engine supports fewer than 2^31.")
-    padded = zeros_aligned(rows.size + rows.shape[1] + _WEIGHT_SLACK)
-    padded[: rows.size] = rows.ravel()
-    product = largest * _magnitude(multiplier) + (1 << layer.shift >> 1)
-    wide = product >= 2**31 or (product >> layer.shift) + 1 + _magnitude(offset) > LARGEST
-    return Weights(padded, rows.shape[1], multiplier, offset, wide)
-
-
-def zeros_aligned(size: int) -> np.ndarray:
-    """Bytes that begin with a cache line; vectors across two lines cost twice."""
-    room = np.zeros(size + _ALIGNMENT, np.uint8)
-    return room[-room.ctypes.data % _ALIGNMENT :][:size]
-
-
-def _magnitude(numbers: np.ndarray) -> int:
-    return int(np.abs(numbers.astype(np.int64)).max(initial=0))
-
-
-def counts(layer: Synapse, value: Value) -> bool:
-    """Whether a synapse is computed by counting rows of bits; others multiply 16-bit weights."""
-    return layer.weights == "bits" and value.kind in ("spikes", "counts")
 
 
 def lay_out(
@@ -213,7 +147,7 @@ def _ops(artifact: Artifact, graph: _Graph, i: int, layer: Layer) -> list[OpTabl
 
 
 def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _value_table(value: Value, word_bits: int) -> ValueTable:

@@ -6,15 +6,16 @@ The shared libraries are beside this file, one per level of instructions; setup.
 import ctypes
 import functools
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bsnn.deploy.artifact import Artifact, Scale, Synapse
-from bsnn.deploy.engine.layout import MAX_CHUNK, Layout, lay_out, weights, zeros_aligned
+from bsnn.deploy.engine.layout import MAX_CHUNK, Layout, lay_out
+from bsnn.deploy.engine.plain import Arrays
 from bsnn.deploy.engine.tables import CallTable, ModelTable, OpTable, ValueTable
+from bsnn.deploy.engine.weights import weights, zeros_aligned
 from bsnn.errors import UserError
 from bsnn.kernels.libraries import Level, Threads, load_libraries
 
@@ -63,11 +64,7 @@ class Native:
         self._lock = threading.Lock()
 
     def run(
-        self,
-        frames: np.ndarray,
-        time_steps: int,
-        membranes: Sequence[np.ndarray] | None,
-        record: Sequence[np.ndarray] | None = None,
+        self, frames: np.ndarray, time_steps: int, membranes: Arrays | None, record: Arrays | None = None
     ) -> np.ndarray:
         """See `bsnn.deploy.engine.plain.Plain.run`; without `membranes` they begin at zero and are forgotten."""
         still, batch = len(frames) == 1, frames.shape[1]
@@ -129,7 +126,7 @@ class Native:
         return self._models[key][:2]
 
 
-def _pointers(arrays: Sequence[np.ndarray], dtype: type) -> Any:
+def _pointers(arrays: Arrays, dtype: type) -> Any:
     for array in arrays:
         assert array.dtype == dtype
         assert array.flags.c_contiguous

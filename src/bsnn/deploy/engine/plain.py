@@ -25,6 +25,8 @@ from bsnn.deploy.artifact import (
     Value,
 )
 
+Arrays = Sequence[np.ndarray]
+
 _BLOCK_BYTES = 2**26
 
 
@@ -44,11 +46,7 @@ class Plain:
         }
 
     def run(
-        self,
-        frames: np.ndarray,
-        time_steps: int,
-        membranes: Sequence[np.ndarray] | None,
-        record: Sequence[np.ndarray] | None = None,
+        self, frames: np.ndarray, time_steps: int, membranes: Arrays | None, record: Arrays | None = None
     ) -> np.ndarray:
         """Outputs summed over time steps, `[B, O]`, int64.
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from bsnn.deploy.artifact import Artifact, Scale, Synapse
 from bsnn.deploy.engine import Engine
-from bsnn.deploy.engine.layout import Layout, lay_out, weights
+from bsnn.deploy.engine.layout import Layout, lay_out
+from bsnn.deploy.engine.weights import weights
 from bsnn.errors import UserError
 
 _ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
