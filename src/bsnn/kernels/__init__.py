@@ -43,7 +43,8 @@ def backend(name: str | None = None) -> str | AbstractContextManager[None]:
     From the slowest to the fastest: `"reference"` (plain torch modules), `"fused"` (one step for BatchNorm, neurons and
     pooling, on any device), `"cpu"` (that step and synapses in C). Each hands tensors that it does not support to the
     next slower one. The default is the fastest that was built, or what the environment variable `BSNN_BACKEND` says. A
-    choice holds for all threads of the process, from the call on or, as a context manager, within it.
+    choice holds for all threads of the process, from the call on or, as a context manager, within it; a backward pass
+    belongs in the same block as its forward pass.
 
     Args:
         name: What to set; None only asks.
