@@ -2,6 +2,7 @@ from bsnn import data as data, models as models, optim as optim, train as train
 from bsnn.deploy.engine import Engine as Engine, digits_model as digits_model, load as load
 from bsnn.deploy.export import export as export
 from bsnn.errors import UserError as UserError
+from bsnn.kernels import backend as backend
 from bsnn.nn import surrogate as surrogate
 from bsnn.nn.bits import (
     BinaryModule as BinaryModule,
