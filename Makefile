@@ -40,7 +40,7 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
 
 # torch comes first, alone and by its exact version: a range asked for by another package could pull in a newer build.
-$(READY): pyproject.toml constraints.txt setup.py $(wildcard src/bsnn/*/*/*.[ch])
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard $(addsuffix /*.[ch],src/bsnn/csrc src/bsnn/kernels/csrc src/bsnn/deploy/engine/csrc))
 	@echo "Setting up $(VENV) (once, a few minutes) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch==2.13.0

@@ -1,8 +1,8 @@
-"""Builds the C kernels of inference and training, where there is a compiler; all else stands in pyproject.toml.
+"""Builds the C of inference and of training, if there is a compiler; everything else is in pyproject.toml.
 
-The kernel becomes plain shared libraries, one for each level of instructions, that ctypes loads; none of them is tied
-to a version of Python. Without a compiler, or where one of them does not compile, that file is absent and the engine
-takes the next one, or NumPy.
+Each becomes plain shared libraries, one per level of instructions, that ctypes loads; none of them is tied to a version
+of Python. Without a compiler, or if one of them does not compile, that file is absent: the engine uses the next one, or
+NumPy, and training the next one, or torch.
 """
 
 import os
@@ -11,14 +11,16 @@ import shlex
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
-ENGINE = Path("bsnn", "deploy", "engine")
-SOURCES = ("kernel.c", "neurons.c", "winograd.c", "work.c")
-HEADERS = ("kernel.h", "count.h", "train.h")
+PACKAGE = Path("src", "bsnn")
+SHARED = Path("csrc")
+# The folder that each library lies in; its sources are in `csrc` there, and in the shared folder.
+LIBRARIES = {"engine": Path("deploy", "engine"), "train": Path("kernels")}
 # Additions and products are rounded one by one, as torch rounds them.
 ROUNDING = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 FLAGS = ("-O3", "-std=c99", *ROUNDING, "-fPIC", "-shared", "-DBSNN_THREADS")
@@ -28,38 +30,43 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 
 
 class BuildKernel(Command):
-    """Compiles the kernel."""
+    """Compiles the libraries."""
 
-    description = "compile the C kernel (optional)"
-    user_options = ()
+    description = "compile the C libraries (optional)"
+    user_options: ClassVar = [("inplace", "i", "write the libraries beside their sources")]
+    boolean_options: ClassVar = ["inplace"]
     editable_mode = False
 
     def initialize_options(self) -> None:
         self.build_lib = None
+        self.inplace = False
 
     def finalize_options(self) -> None:
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
     def run(self) -> None:
-        source = Path(__file__).parent / "src" / ENGINE
-        target = source if self.editable_mode else Path(self.build_lib) / ENGINE
-        target.mkdir(parents=True, exist_ok=True)
+        package = Path(__file__).parent / PACKAGE
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[:1]
-        for name, flags in LEVELS.items():
-            library = target / f"_kernel_{name}.so"
-            library.unlink(missing_ok=True)  # a running engine keeps the file that it has loaded
-            files = [str(source / name) for name in SOURCES]
-            command = [*compiler, *FLAGS, *flags, *files, "-o", str(library)]
-            try:
-                subprocess.run(command, check=True)
-            except (OSError, subprocess.CalledProcessError) as error:
-                self.warn(f"the kernel {name} was not built ({error}); the engine does without it")
+        for stem, folder in LIBRARIES.items():
+            target = (package if self.editable_mode or self.inplace else Path(self.build_lib, "bsnn")) / folder
+            target.mkdir(parents=True, exist_ok=True)
+            files = [*map(str, sorted((package / folder / "csrc").glob("*.c"))), str(package / SHARED / "level.c")]
+            for level, flags in LEVELS.items():
+                library = target / f"_{stem}_{level}.so"
+                library.unlink(missing_ok=True)  # a running program keeps the file that it has loaded
+                command = [*compiler, *FLAGS, *flags, f"-I{package / SHARED}", *files, "-o", str(library)]
+                try:
+                    subprocess.run(command, check=True)
+                except (OSError, subprocess.CalledProcessError) as error:
+                    self.warn(f"the library {library.name} was not built ({error}); bsnn does without it")
 
     def get_source_files(self) -> list[str]:
-        return [str(Path("src") / ENGINE / name) for name in (*SOURCES, *HEADERS)]
+        folders = [PACKAGE / SHARED, *(PACKAGE / folder / "csrc" for folder in LIBRARIES.values())]
+        return [str(path) for folder in folders for path in sorted(folder.glob("*.[ch]"))]
 
     def get_outputs(self) -> list[str]:
-        return [str(path) for path in (Path(self.build_lib) / ENGINE).glob("_kernel_*.so")]
+        built = Path(self.build_lib, "bsnn")
+        return [str(path) for stem, folder in LIBRARIES.items() for path in (built / folder).glob(f"_{stem}_*.so")]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

@@ -64,7 +64,7 @@ class Exported:
     def __init__(self, made: Artifact, folder: Path) -> None:
         export_c(made, folder)
         command = ["gcc", "-O2", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shared"]
-        subprocess.run([*command, "model.c", "kernel.c", "-o", "model.so"], cwd=folder, check=True)
+        subprocess.run([*command, "model.c", "engine.c", "-o", "model.so"], cwd=folder, check=True)
         self.library, self.made = ctypes.CDLL(str(folder / "model.so")), made
         self.library.bsnn_membranes.restype = ctypes.POINTER(ctypes.c_int32)
 

@@ -37,7 +37,8 @@ from bsnn.deploy.engine.plain import Plain
 from bsnn.deploy.schema import BadModel
 
 RESULTS = Path(__file__).parent / "results" / "mutations.json"
-KERNEL = Path(native.__file__).with_name("kernel.c")
+ENGINE = Path(native.__file__).with_name("csrc") / "engine.c"
+SHARED = Path(native.__file__).parents[2] / "csrc"
 FLAGS = ("-O1", "-g", "-std=c99", "-fPIC", "-shared", "-march=native", "-DBSNN_THREADS")
 SANITIZER = ("-fsanitize=address,undefined", "-fno-sanitize-recover")
 NUMBERS = (
@@ -227,7 +228,7 @@ def main() -> None:
     compiler = os.environ.get("CC", "gcc")
     with tempfile.TemporaryDirectory() as folder:
         library = f"{folder}/kernel.so"
-        subprocess.run([compiler, *FLAGS, *SANITIZER, str(KERNEL), "-o", library], check=True)
+        subprocess.run([compiler, *FLAGS, *SANITIZER, f"-I{SHARED}", str(ENGINE), "-o", library], check=True)
         runtime = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         for number, content in enumerate(sources(Path(folder))):
             Path(folder, f"source{number}").write_bytes(content)

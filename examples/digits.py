@@ -35,5 +35,6 @@ for epoch in range(EPOCHS):
 
 # Flips change what BatchNorm sees, so its statistics are estimated again before an evaluation.
 inputs = (images for images, _ in train.ordered())
-result = bsnn.evaluate(net, test.ordered(), TIME_STEPS, statistics=inputs)
+bsnn.estimate_statistics(net, inputs, TIME_STEPS)
+result = bsnn.evaluate(net, test.ordered(), TIME_STEPS)
 print(f"test accuracy {result.accuracy:.1%} on {result.samples} images")

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import bsnn
-from bsnn.train import recipe, train
+from bsnn.train import train
 
 
 def draw_pictures(root: Path) -> None:
@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     # A fifth of each class is held out for the test. The same as
     # `bsnn train folder --data shapes --image-size 16 --plan 16,pool,32 --epochs 3 --batch-size 16`.
-    config = dataclasses.replace(recipe("folder"), image_size=16, plan=(16, "pool", 32), epochs=3, batch_size=16)
+    config = dataclasses.replace(bsnn.recipe("folder"), image_size=16, plan=(16, "pool", 32), epochs=3, batch_size=16)
     result = train(config, Path(folder, "run"), data=str(root))
     print(f"test accuracy {result['test_accuracy']:.1%} after {result['train_seconds']:.1f} seconds")
 

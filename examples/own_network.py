@@ -57,7 +57,8 @@ for epoch in range(EPOCHS):
         schedule.step()
 
 inputs = (images for images, _ in train.ordered())
-result = bsnn.evaluate(net, test.ordered(), TIME_STEPS, statistics=inputs)
+bsnn.estimate_statistics(net, inputs, TIME_STEPS)
+result = bsnn.evaluate(net, test.ordered(), TIME_STEPS)
 size = bsnn.model_size(net)
 print(f"test accuracy {result.accuracy:.1%} with {size.binary_weights:,} one-bit weights")
 for layer, rate in result.firing_rates.items():

@@ -2,6 +2,7 @@ from bsnn import data as data, models as models, optim as optim, train as train
 from bsnn.deploy.engine import Engine as Engine, digits_model as digits_model, load as load
 from bsnn.deploy.export import export as export
 from bsnn.errors import UserError as UserError
+from bsnn.kernels import backend as backend
 from bsnn.nn import surrogate as surrogate
 from bsnn.nn.bits import (
     BinaryModule as BinaryModule,
@@ -54,5 +55,6 @@ from bsnn.online.ledger import assert_memory_constant as assert_memory_constant,
 from bsnn.online.loss import step_loss as step_loss
 from bsnn.online.stream import Moment as Moment, stream_update as stream_update
 from bsnn.online.update import online_update as online_update
+from bsnn.paper.recipes import recipe as recipe
 
 __version__: str

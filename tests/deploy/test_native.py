@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from bsnn.deploy.codec import encode
-from bsnn.deploy.engine import native, plain
+from bsnn.deploy.engine import layout, native, plain
 from bsnn.deploy.engine.native import Native, libraries
 from bsnn.deploy.engine.plain import Plain
+from bsnn.deploy.engine.weights import weights
 from bsnn.deploy.schema import (
     Add,
     Artifact,
@@ -31,10 +32,11 @@ from bsnn.deploy.schema import (
     Value,
 )
 from bsnn.errors import UserError
+from bsnn.kernels.libraries import LEVELS
 
 LIBRARIES = [
     pytest.param(name, marks=pytest.mark.skipif(name not in libraries(), reason=f"no kernel {name} here"))
-    for name in native.LIBRARIES
+    for name in LEVELS
 ]
 
 
@@ -293,7 +295,7 @@ class TestFastest:
 )
 def test_products_are_wide_where_32_bits_do_not_hold_them(multiplier, shift, offset, wide):
     numbers = np.array([multiplier], np.int32), np.array([offset], np.int32)
-    assert native.weights(Scale("s", (0,), shift, *numbers), Value("counts", (1, 1, 1), 0, 32767)).wide == wide
+    assert weights(Scale("s", (0,), shift, *numbers), Value("counts", (1, 1, 1), 0, 32767)).wide == wide
 
 
 def few_rows(seed):
@@ -314,10 +316,10 @@ def many_steps(seed):
 @pytest.mark.skipif(not libraries(), reason="no kernel was built")
 @pytest.mark.parametrize("network", [few_rows(1), many_steps(2), *NETWORKS.values()])
 def test_the_workspace_is_not_larger_than_the_values_of_the_network(network):
-    layout = native.plan(network, False, 16)
+    made = layout.lay_out(network, False, 16)
     step = sum(value.size * (4 if value.kind == "fixed" else value.high.bit_length()) for value in network.values)
     allowed = 2**22 + 4 * step + 64 * len(encode(network))
-    assert layout.values_bytes + layout.scratch_bytes <= allowed
+    assert made.values_bytes + made.scratch_bytes <= allowed
     frames = inputs(network, 2, 1)
     assert_same(results(Native(network, 1), frames, 2), results(Plain(network), frames, 2))
 
@@ -343,9 +345,9 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-sha
 
 def compiled(folder: Path, *flags: str) -> Path:
     assert COMPILER
-    library = folder / "kernel.so"
-    source = Path(native.__file__).with_name("kernel.c")
-    subprocess.run([COMPILER, *STRICT, *flags, str(source), "-o", str(library)], check=True)
+    library = folder / "engine.so"
+    source, shared = Path(native.__file__).with_name("csrc") / "engine.c", Path(native.__file__).parents[2] / "csrc"
+    subprocess.run([COMPILER, *STRICT, *flags, f"-I{shared}", str(source), "-o", str(library)], check=True)
     return library
 
 
@@ -354,7 +356,7 @@ def check_all(library: Path, word_bits: int) -> None:
     kernel = ctypes.CDLL(str(library))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "libraries", lambda: {"baseline": kernel})
-        patch.setattr(native, "plan", functools.partial(native.plan, word_bits=word_bits))
+        patch.setattr(native, "lay_out", functools.partial(layout.lay_out, word_bits=word_bits))
         for artifact in NETWORKS.values():
             for frames in (inputs(artifact, 1, 1), inputs(artifact, 3, 1)):
                 assert_same(results(Native(artifact, 1), frames, 3), results(Plain(artifact), frames, 3))

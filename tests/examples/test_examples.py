@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bsnn import cli
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # What each prints last as a percentage, at least.
-LEARNED = {"digits": 90, "own_network": 90, "own_data": 90, "stream": 65, "device": 65}
+LEARNED = {"digits": 90, "own_network": 90, "own_data": 90, "own_rule": 55, "stream": 65, "device": 65}
 
 
 @pytest.mark.parametrize("name", LEARNED)
@@ -24,3 +26,20 @@ def test_the_readme_lists_every_example() -> None:
     listed = re.findall(r"^\| `(\w+)\.py`", (EXAMPLES / "README.md").read_text(), flags=re.MULTILINE)
     assert sorted(listed) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
     assert set(LEARNED) <= set(listed)
+
+
+def test_the_command_line_trains_reports_and_exports_a_rule_of_the_users_own(
+    tmp_path: Path, capfd, monkeypatch
+) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    small = ["--plan", "4,4", "--train-samples", "64", "--batch-size", "32", "--epochs", "1"]
+    assert (
+        cli.main(
+            ["train", "digits", "--optimizer", "own_rule:Patient", "--gamma", "0.5", *small, "--out", str(tmp_path)]
+        )
+        == 0
+    )
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert "Patient" in (tmp_path / "report.html").read_text()
+    assert cli.main(["evaluate", str(tmp_path)]) == 0
+    assert cli.main(["export", str(tmp_path), "--out", str(tmp_path / "again.bsnn")]) == 0

@@ -7,6 +7,7 @@ import torch
 
 import bsnn
 from bsnn.kernels.memory import peak_bytes
+from bsnn.kernels.torch_internals import storage_id
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim import BSO, TBSO
 
@@ -61,11 +62,11 @@ def test_between_updates_only_bits_one_momentum_a_weight_and_t_numbers_a_layer_a
     loss = functools.partial(bsnn.step_loss, labels=y, time_steps=time_steps)
     state = bsnn.online_update(net, itertools.repeat(x, time_steps), loss, [flip, sgd]).state
 
-    expected = {x.untyped_storage()._cdata, y.untyped_storage()._cdata}
+    expected = {storage_id(x), storage_id(y)}
     for layer in state:
-        expected |= {layer.membrane.untyped_storage()._cdata, layer.trace.untyped_storage()._cdata}
+        expected |= {storage_id(layer.membrane), storage_id(layer.trace)}
     for tensor in (*real, *net.buffers()):
-        expected.add(tensor.untyped_storage()._cdata)
+        expected.add(storage_id(tensor))
     persistent = 0
     for parameter in binary:
         assert isinstance(parameter, BinaryParameter)
@@ -75,7 +76,7 @@ def test_between_updates_only_bits_one_momentum_a_weight_and_t_numbers_a_layer_a
         assert momentum.shape == parameter.shape
         assert moments.shape == (time_steps,)
         for tensor in (parameter, parameter.bits, momentum, moments):
-            expected.add(tensor.untyped_storage()._cdata)
+            expected.add(storage_id(tensor))
             persistent += tensor.untyped_storage().nbytes()
     assert persistent / 9_216_000 < 4.13
 
@@ -85,7 +86,7 @@ def test_between_updates_only_bits_one_momentum_a_weight_and_t_numbers_a_layer_a
         for o in gc.get_objects()
         if issubclass(type(o), torch.Tensor)
         and id(o) not in before
-        and o.untyped_storage()._cdata not in expected
+        and storage_id(o) not in expected
         and o.untyped_storage().nbytes() > 256 * 8 * 4  # the table of signs, shared by all networks
     ]
     assert strangers == []

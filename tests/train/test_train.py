@@ -440,7 +440,7 @@ def test_data_that_goes_away_halfway(finished: Path, tmp_path: Path, capfd, monk
         paths.append(folder / f"{index}.npy")
         np.save(paths[-1], digits.read(index))
     about = {key: getattr(digits, key) for key in ("classes", "labels", "shape", "mean", "std", "scale")}
-    files = FileDataset(name="files", kind="image", paths=paths, decode=lambda path, _: np.load(path), **about)
+    files = FileDataset(name="digits", kind="image", paths=paths, decode=lambda path, _: np.load(path), **about)
     monkeypatch.setattr(load, "load_data", lambda *_: (files, test))
     finish = Trainer.finish_epoch
 
@@ -453,7 +453,7 @@ def test_data_that_goes_away_halfway(finished: Path, tmp_path: Path, capfd, monk
     out = tmp_path / "run"
     status, message = run_command(capfd, "train", "digits", *TINY_OPTIONS, "--out", str(out))
     assert status == 2
-    assert "100.npy (sample 100 of files) cannot be read" in message
+    assert "100.npy (sample 100 of digits) cannot be read" in message
     assert last_state(out)["place"] == [1, 0, 7]
     monkeypatch.undo()
     np.save(folder / "100.npy", digits.read(100))

@@ -3,7 +3,8 @@
 import ctypes
 from typing import NamedTuple
 
-from bsnn.deploy.engine.native import Plan, Weights, plan, weights
+from bsnn.deploy.engine.layout import Layout, lay_out
+from bsnn.deploy.engine.weights import Weights, weights
 from bsnn.deploy.schema import Artifact, Scale, Synapse
 
 WORD_BITS = 32
@@ -26,13 +27,13 @@ class Footprint(NamedTuple):
         return self.membranes + self.values + self.scratch
 
 
-def device_plan(artifact: Artifact) -> Plan:
+def device_layout(artifact: Artifact) -> Layout:
     """The tables of a network that is shown a still input, one time step at a time."""
-    return plan(artifact, True, 1, WORD_BITS)
+    return lay_out(artifact, True, 1, WORD_BITS)
 
 
 def device_weights(artifact: Artifact) -> dict[int, Weights]:
-    """What the kernel reads of each layer that has numbers of its own."""
+    """What the engine reads of each layer that has numbers of its own."""
     return {
         i: weights(layer, artifact.values[layer.inputs[0]])
         for i, layer in enumerate(artifact.layers)
@@ -49,7 +50,7 @@ def footprint(artifact: Artifact) -> Footprint:
         >>> found.flash < 256 * 1024, found.ram < 64 * 1024
         (True, True)
     """
-    layout = device_plan(artifact)
+    layout = device_layout(artifact)
     constants = sum(
         array.nbytes
         for numbers in device_weights(artifact).values()

@@ -19,6 +19,7 @@ from bsnn.deploy._builder import Builder, Pending, Signal
 from bsnn.deploy.quantize import fraction_bits
 from bsnn.deploy.schema import LARGEST, Artifact, AveragePool, InputSpec, Lif, MaxPool
 from bsnn.errors import UserError
+from bsnn.kernels.torch_internals import named_layers
 from bsnn.nn.bits import BinaryParameter, signs
 from bsnn.nn.network import Concat, Residual, Sequential
 from bsnn.nn.neuron import LIF
@@ -76,15 +77,14 @@ class _Walk:
         if isinstance(layer, _PASSING):
             return x
         if isinstance(layer, Sequential | nn.Sequential):
-            for child_name, child in layer._modules.items():
-                if child is not None:
-                    x = self.walk(child, x, prefix + child_name)
+            for child_name, child in named_layers(layer).items():
+                x = self.walk(child, x, prefix + child_name)
             return x
         if isinstance(layer, _NORMS):
             return self._normalized(layer, x, name)
         entering = self.builder.settled(x)
         if isinstance(layer, Residual | Concat):
-            branches = [self.walk(b, entering, prefix + n) for n, b in layer._modules.items() if b is not None]
+            branches = [self.walk(b, entering, prefix + n) for n, b in named_layers(layer).items()]
             return self._joined(layer, name, [self.builder.settled(branch) for branch in branches])
         if isinstance(layer, LIF):
             return self._neurons(layer, entering, name)

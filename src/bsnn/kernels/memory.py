@@ -1,18 +1,17 @@
-"""What a computation holds at its peak, counted tensor by tensor; and memory that is free given back.
+"""What a computation holds at its peak, counted tensor by tensor; and giving free memory back to the system.
 
-Every storage that an operation makes is counted from its birth to its death, on any device. The count is
-exact and repeatable; scratch space inside a kernel is not seen.
+Every storage that an operation makes is counted from its birth to its death, on any device. The count is exact and
+repeatable; scratch space inside a C function or of torch is not seen.
 """
 
-import ctypes
 import weakref
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from bsnn.kernels.libraries import program_with
+from bsnn.kernels.torch_internals import TorchDispatchMode, storage_id, tensors_in
 
 
 class _Ledger(TorchDispatchMode):
@@ -23,19 +22,17 @@ class _Ledger(TorchDispatchMode):
         self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        before = {storage_id(tensor) for tensor in tensors_in((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self.live and storage._cdata not in before:
-                    self._born(storage)
+        for tensor in tensors_in(result):
+            if storage_id(tensor) not in self.live and storage_id(tensor) not in before:
+                self._born(tensor)
         return result
 
-    def _born(self, storage: Any) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        self.live[key] = size
-        self.bytes += size
+    def _born(self, tensor: Tensor) -> None:
+        key, storage = storage_id(tensor), tensor.untyped_storage()
+        self.live[key] = storage.nbytes()
+        self.bytes += self.live[key]
         self.peak = max(self.peak, self.bytes)
         weakref.finalize(storage, self._died, key).atexit = False
 
@@ -56,17 +53,7 @@ def peak_bytes(compute: Callable[[], object]) -> int:
 
 
 def give_back_free_memory() -> None:
-    """Hands the pages that malloc keeps between tensors back to the system, where the C library can (glibc)."""
+    """Hands the pages that malloc keeps between tensors back to the system, if the C library can (glibc)."""
     program = program_with("malloc_trim")
     if program is not None:
         program.malloc_trim(0)
-
-
-@cache
-def program_with(*names: str) -> ctypes.CDLL | None:
-    """The functions that this process has loaded, if these are among them."""
-    try:
-        program = ctypes.CDLL(None)
-    except (OSError, TypeError):  # no such thing on this system
-        return None
-    return program if all(hasattr(program, name) for name in names) else None

@@ -5,7 +5,6 @@ PyTorch's tools see: a leaf of the full shape that has no storage of its own, wi
 Its bits change only by flips.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,42 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import UserError
-
-# Multiplying eight bytes of 0 or 1, read as one little-endian integer, by this moves byte i to bit 56 + i.
-_GATHER_BITS = 0x0102040810204080
-
-
-def pack(mask: Tensor) -> Tensor:
-    """Packs booleans into bytes, eight to a byte, the last byte filled up with zeros.
-
-    Example:
-        >>> pack(torch.tensor([True, False, True, True]))
-        tensor([13], dtype=torch.uint8)
-    """
-    if mask.dtype != torch.bool:
-        raise UserError(f"pack: received {mask.dtype}; expected torch.bool, true for +1, as in pack(w >= 0).")
-    # A copy of its own, whole bytes long, so that it can be read eight booleans at a time.
-    flat = torch.cat([mask.reshape(-1), mask.new_zeros(-mask.numel() % 8)])
-    groups = flat.view(torch.int64)
-    return (groups.mul(_GATHER_BITS) >> 56).bitwise_and_(0xFF).to(torch.uint8)
-
-
-@functools.cache
-def _sign_table(device: torch.device) -> Tensor:
-    """The eight signs of every byte, one byte each, read as one integer."""
-    byte = torch.arange(256, device=device)
-    bit = (byte[:, None] >> torch.arange(8, device=device)) & 1
-    return (2 * bit - 1).to(torch.int8).view(torch.int64).view(-1)
-
-
-def unpack(bits: Tensor, num_weights: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Unpacks bytes into a flat tensor of `num_weights` signs, −1 or +1.
-
-    Example:
-        >>> unpack(torch.tensor([13], dtype=torch.uint8), 4)
-        tensor([ 1., -1.,  1.,  1.])
-    """
-    return _sign_table(bits.device).index_select(0, bits.int()).view(torch.int8)[:num_weights].to(dtype)
+from bsnn.kernels.bits import pack as pack, unpack as unpack
+from bsnn.kernels.torch_internals import OwnStorage
 
 
 class BinaryParameter(nn.Parameter):
@@ -85,7 +50,7 @@ class BinaryParameter(nn.Parameter):
         size = torch.Size(shape)
         _check_bits(bits, size)
         placeholder = torch.full((), math.nan, dtype=dtype, device=bits.device).expand(size)
-        parameter = torch.Tensor._make_subclass(cls, placeholder, requires_grad)
+        parameter = super().__new__(cls, placeholder, requires_grad)
         parameter.bits = bits
         return parameter
 
@@ -165,66 +130,32 @@ def signs(parameter: nn.Parameter) -> Tensor:
     return unpack(parameter.bits, parameter.numel(), parameter.dtype).view(parameter.shape)
 
 
-class BinaryModule(nn.Module):
+class BinaryModule(OwnStorage):
     """Base of layers that own binary parameters: keeps them packed under `.to`, `.double`, `state_dict`.
 
     In a `state_dict` a binary parameter stands under its own name as its packed bits.
     """
 
-    def _binary(self) -> dict[str, BinaryParameter]:
-        return {name: p for name, p in self._parameters.items() if isinstance(p, BinaryParameter)}
+    def own_parameters(self) -> dict[str, BinaryParameter]:
+        """The binary parameters, by name."""
+        own = self.named_parameters(recurse=False, remove_duplicate=False)
+        return {name: parameter for name, parameter in own if isinstance(parameter, BinaryParameter)}
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "BinaryModule":
-        binary = self._binary()
-        # nn.Module would expand them to full storage: hide them from it, keeping their place in the order.
-        self._parameters.update(dict.fromkeys(binary))
-        try:
-            super()._apply(fn, recurse)
-        finally:
-            self._parameters.update(binary)
-        with torch.no_grad():
-            self._parameters.update({name: p.convert_(fn) for name, p in binary.items()})
-        return self
+    def convert_own(self, parameter: BinaryParameter, convert: Callable[[Tensor], Tensor]) -> BinaryParameter:
+        """See `OwnStorage`; nn.Module would expand it to full storage."""
+        return parameter.convert_(convert)
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({prefix + name: p.bits for name, p in self._binary().items()})
+    def save_own(self, parameter: BinaryParameter) -> Tensor:
+        """See `OwnStorage`."""
+        return parameter.bits
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        binary = self._binary()
-        for name, parameter in list(binary.items()):
-            key = prefix + name
-            if key not in state_dict:
-                if strict:
-                    missing_keys.append(key)
-                continue
-            bits = state_dict[key]
-            try:
-                _check_bits(bits, parameter.shape, key)
-            except UserError as error:
-                error_msgs.append(str(error))
-            else:
-                if local_metadata.get("assign_to_params_buffers", False):
-                    binary[name] = BinaryParameter(bits, parameter.shape, parameter.dtype, parameter.requires_grad)
-                else:
-                    parameter.bits.copy_(bits)
-        others = {key: value for key, value in state_dict.items() if key not in {prefix + n for n in binary}}
-        self._parameters.update(dict.fromkeys(binary))
-        try:
-            super()._load_from_state_dict(
-                others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-            )
-        finally:
-            self._parameters.update(binary)
+    def load_own(self, parameter: BinaryParameter, saved: Tensor, name: str, assign: bool) -> BinaryParameter:
+        """See `OwnStorage`."""
+        _check_bits(saved, parameter.shape, name)
+        if assign:
+            return BinaryParameter(saved, parameter.shape, parameter.dtype, parameter.requires_grad)
+        parameter.bits.copy_(saved)
+        return parameter
 
 
 def split_parameters(module: nn.Module) -> tuple[list[BinaryParameter], list[nn.Parameter]]:
@@ -243,7 +174,7 @@ def split_parameters(module: nn.Module) -> tuple[list[BinaryParameter], list[nn.
     """
     for name, owner in module.named_modules():
         if not isinstance(owner, BinaryModule) and any(
-            isinstance(p, BinaryParameter) for p in owner._parameters.values()
+            isinstance(p, BinaryParameter) for p in owner.parameters(recurse=False)
         ):
             raise UserError(
                 f"split_parameters: {name or 'the module'} ({type(owner).__name__}) owns a binary parameter; expected "

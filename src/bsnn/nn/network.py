@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import UserError
-from bsnn.nn.fused import find_run, plain, run_step
+from bsnn.kernels.torch_internals import named_layers
+from bsnn.nn.fused import find_run, is_watched, run_step
 from bsnn.nn.neuron import LIF, Stateful
 from bsnn.nn.synapse import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLayer, TracedLinear
 from bsnn.nn.trace import Activity
@@ -40,7 +41,7 @@ def _step(layer: nn.Module, x: Value, state: Any) -> tuple[Value, Any]:
 def _forgets(layer: nn.Module) -> bool:
     """Whether a layer is a synapse that keeps nothing of what it returns, and nobody watches it."""
     own = type(layer) in (TracedConv2d, TracedLinear, BinaryConv2d, BinaryLinear, nn.Conv2d, nn.Linear)
-    return own and plain(layer) and "forward" not in vars(layer)
+    return own and not is_watched(layer) and "forward" not in vars(layer)
 
 
 class _Flow(NamedTuple):
@@ -80,7 +81,7 @@ def _follow(layer: nn.Module, flow: _Flow, name: str) -> _Flow:
 
 
 class _Composition(Stateful):
-    """Children by number or, from a mapping, by name; the state is a tuple, one entry a stateful child."""
+    """Children by number or, from a mapping, by name; the state is a tuple, one entry per stateful child."""
 
     def __init__(self, *layers: nn.Module | Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -100,11 +101,10 @@ class _Composition(Stateful):
         raise NotImplementedError
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(named_layers(self))
 
     def __iter__(self) -> Iterator[nn.Module]:
-        # Not children(): that would leave out a layer's second use.
-        return (layer for layer in self._modules.values() if layer is not None)
+        return iter(named_layers(self).values())
 
     def __getitem__(self, index: int) -> nn.Module:
         return list(self)[index]
@@ -142,9 +142,8 @@ class Sequential(_Composition):
     """
 
     def _follow_through(self, flow: _Flow, prefix: str) -> _Flow:
-        for name, layer in self._modules.items():
-            if layer is not None:
-                flow = _follow(layer, flow, prefix + name)
+        for name, layer in named_layers(self).items():
+            flow = _follow(layer, flow, prefix + name)
         return flow
 
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
@@ -170,7 +169,7 @@ class _Branches(_Composition):
     """Layers side by side on the same input."""
 
     def _follow_through(self, flow: _Flow, prefix: str) -> _Flow:
-        leaving = [_follow(layer, flow, prefix + name) for name, layer in self._modules.items() if layer is not None]
+        leaving = [_follow(layer, flow, prefix + name) for name, layer in named_layers(self).items()]
         return max(leaving, key=lambda flow: (flow.spiking, flow.cut_by), default=flow)
 
     def _merge(self, parts: list[Tensor]) -> Tensor:

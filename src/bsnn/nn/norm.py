@@ -2,12 +2,12 @@
 
 In training it normalizes with the statistics of each single time step, as torch's does. In evaluation it is
 one multiply and one add with folded numbers, `x * scale + shift`, rounded after each: an engine that stores the
-same two numbers a channel gives the same bits, where torch's own evaluation differs in the last place.
+same two numbers per channel gives the same bits, where torch's own evaluation differs in the last place.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -15,6 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from bsnn.errors import UserError
 from bsnn.nn.neuron import evaluating
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class _SumOverProcesses(torch.autograd.Function):
@@ -34,7 +36,19 @@ class _SumOverProcesses(torch.autograd.Function):
         return total
 
 
-class _Folded(nn.modules.batchnorm._BatchNorm):
+class _Folded(nn.Module):
+    """What both classes below add to torch's."""
+
+    num_features: int
+    eps: float
+    momentum: float | None
+    weight: nn.Parameter
+    bias: nn.Parameter
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+    num_axes: ClassVar[tuple[int, ...]]
+    """Of an input that is accepted."""
     synchronized = False
 
     def _normalize_over_processes(self, x: Tensor) -> Tensor:
@@ -60,7 +74,7 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
         return 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
 
     def folded(self) -> tuple[Tensor, Tensor]:
-        """Scale and shift of evaluation, one number a channel, computed in double precision."""
+        """Scale and shift of evaluation, one number per channel, computed in double precision."""
         if self.running_mean is None or self.running_var is None:
             raise UserError(
                 "folded: this BatchNorm keeps no running statistics; build it with track_running_stats=True."
@@ -80,13 +94,17 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
 
     def fold(self, x: Tensor, *, in_place: bool = False) -> Tensor:
         """Evaluation with running statistics; it may write over `x` if told so."""
-        self._check_input_dim(x)
+        if x.dim() not in self.num_axes:
+            expected = " or ".join(f"{number}D" for number in self.num_axes)
+            raise UserError(f"{type(self).__name__}: received an input of {x.dim()} axes; expected {expected} input.")
         scale, shift = (numbers.view((1, -1) + (1,) * (x.dim() - 2)) for numbers in self.folded())
         return x.mul_(scale).add_(shift) if in_place else x * scale + shift
 
 
 class BatchNorm1d(_Folded, nn.BatchNorm1d):
     """`nn.BatchNorm1d` whose evaluation is one folded multiply and add."""
+
+    num_axes = (2, 3)
 
 
 class BatchNorm2d(_Folded, nn.BatchNorm2d):
@@ -99,6 +117,8 @@ class BatchNorm2d(_Folded, nn.BatchNorm2d):
         >>> torch.equal(norm(x), x * scale.view(1, 3, 1, 1) + shift.view(1, 3, 1, 1))
         True
     """
+
+    num_axes = (4,)
 
 
 def synchronize_statistics(net: nn.Module) -> None:
@@ -126,7 +146,7 @@ def estimating_statistics(net: nn.Module) -> Iterator[None]:
     norms = {
         name: module
         for name, module in net.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
+        if isinstance(module, _NORMS) and module.track_running_stats
     }
     momenta = {name: norm.momentum for name, norm in norms.items()}
     before = {name: {k: v.clone() for k, v in norm.named_buffers()} for name, norm in norms.items()}

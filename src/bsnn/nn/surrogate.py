@@ -1,11 +1,12 @@
 """Spikes forward, a surrogate derivative backward (paper, Sections 3.1 and 3.2).
 
-H(x) = 1 where x ≥ 0 has no useful derivative; each class below gives a smooth stand-in for ∂s/∂u.
+H(x) = 1 where x ≥ 0 has no useful derivative; each class below gives a smooth stand-in for ∂s/∂u. Those that C computes
+too say under which name, and with which parameter.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -23,8 +24,25 @@ class Surrogate(Protocol):
         ...
 
 
+class _KnownToKernels:
+    """A surrogate that C computes too. A subclass may compute something else, so it is not known unless it says so."""
+
+    kernel: ClassVar[str | None] = None
+    """Its name there."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kernel" not in vars(cls):
+            cls.kernel = None
+
+    @property
+    def parameter(self) -> float:
+        """Its slope or width."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Sigmoid:
+class Sigmoid(_KnownToKernels):
     """α σ(αx) (1 − σ(αx)).
 
     Example:
@@ -32,7 +50,13 @@ class Sigmoid:
         tensor([1.])
     """
 
+    kernel: ClassVar[str | None] = "sigmoid"
     alpha: float = 4.0
+
+    @property
+    def parameter(self) -> float:
+        """The slope."""
+        return self.alpha
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
@@ -41,10 +65,16 @@ class Sigmoid:
 
 
 @dataclass(frozen=True)
-class Rectangle:
+class Rectangle(_KnownToKernels):
     """1/a where |x| < a/2, else 0."""
 
+    kernel: ClassVar[str | None] = "rectangle"
     width: float = 1.0
+
+    @property
+    def parameter(self) -> float:
+        """The width."""
+        return self.width
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
@@ -52,10 +82,16 @@ class Rectangle:
 
 
 @dataclass(frozen=True)
-class Triangle:
+class Triangle(_KnownToKernels):
     """max(0, a − |x|) / a²."""
 
+    kernel: ClassVar[str | None] = "triangle"
     width: float = 1.0
+
+    @property
+    def parameter(self) -> float:
+        """The width."""
+        return self.width
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
@@ -63,10 +99,16 @@ class Triangle:
 
 
 @dataclass(frozen=True)
-class Arctan:
+class Arctan(_KnownToKernels):
     """(α/2) / (1 + (π α x / 2)²)."""
 
+    kernel: ClassVar[str | None] = "arctan"
     alpha: float = 2.0
+
+    @property
+    def parameter(self) -> float:
+        """The slope."""
+        return self.alpha
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""

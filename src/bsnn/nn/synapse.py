@@ -2,8 +2,8 @@
 
     forward   I = W s           backward   ∂L/∂s = Wᵀ g,   ∂L/∂W = g âᵀ
 
-Each runs one forward convolution a step. The product is bilinear, so the trace can simply stand in for the
-spikes where the weight gradient is made, and neither the spikes nor dense weights are kept for backward.
+There is one forward convolution per step. The product is bilinear, so the trace can simply stand in for the spikes
+where the weight gradient is made, and neither the spikes nor dense weights are kept for backward.
 """
 
 from typing import Any, Literal, Protocol
@@ -14,11 +14,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bsnn.errors import UserError
-from bsnn.kernels import cpu as kernels
+from bsnn.kernels import operations
 from bsnn.nn.bits import BinaryModule, BinaryParameter
 from bsnn.nn.trace import Activity
 
 Weights = Literal["binary", "latent", "real"]
+Size = int | tuple[int, int]
+"""Height and width; one number for both."""
 
 
 class _Product(Protocol):
@@ -27,7 +29,7 @@ class _Product(Protocol):
     def forward(self, x: Tensor, weight: Tensor) -> Tensor: ...
 
     def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
-        """The same for one-bit weights, if a kernel serves."""
+        """The same for one-bit weights, if a backend can count it."""
         ...
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor: ...
@@ -35,24 +37,24 @@ class _Product(Protocol):
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor: ...
 
 
-class _ConvolutionProduct(kernels.Geometry):
+class _ConvolutionProduct(operations.Geometry):
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(x, weight, None, *self)
 
     def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
-        return kernels.convolve(x, bits, shape, self)
+        return operations.convolve(x, bits, shape, self)
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor:
         gradient = None
         if bits is not None:
             size = x.shape[2], x.shape[3]
-            gradient = kernels.input_gradient(grad, bits, weight.shape, size, self)
+            gradient = operations.input_gradient(grad, bits, weight.shape, size, self)
         if gradient is None:
             gradient = self._gradients(grad, x, _dense(weight, bits), (True, False, False))[0]
         return gradient
 
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
-        gradient = kernels.weight_gradient(grad, x, shape, self)
+        gradient = operations.weight_gradient(grad, x, shape, self)
         if gradient is None:
             shaped = grad.new_empty(()).expand(shape)  # only its shape is read
             gradient = self._gradients(grad, x, shaped, (False, True, False))[1].contiguous()
@@ -71,7 +73,7 @@ class _MatrixProduct:
     def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
         if x.dim() != 2:
             return None
-        currents = kernels.convolve(x[..., None, None], bits, torch.Size((*shape, 1, 1)), kernels.Geometry())
+        currents = operations.convolve(x[..., None, None], bits, torch.Size((*shape, 1, 1)), operations.Geometry())
         return None if currents is None else currents.flatten(1)
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor:
@@ -115,7 +117,7 @@ class _Synapse(torch.autograd.Function):
 
 
 def _dense(weight: Tensor, bits: Tensor | None) -> Tensor:
-    return weight if bits is None else kernels.signs(bits, weight.numel(), weight.dtype).view(weight.shape)
+    return weight if bits is None else operations.signs(bits, weight.numel(), weight.dtype).view(weight.shape)
 
 
 class _Binarize(torch.autograd.Function):
@@ -180,17 +182,9 @@ class TracedConv2d(TracedLayer):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-        *,
-        weights: Weights,
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        dilation: Size = 1, groups: int = 1, *, weights: Weights,
+    ) -> None:  # fmt: skip
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise UserError(
                 f"groups: received {groups} for {in_channels} to {out_channels} channels; expected a number "
@@ -250,15 +244,9 @@ class BinaryConv2d(TracedConv2d):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        dilation: Size = 1, groups: int = 1,
+    ) -> None:  # fmt: skip
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, weights="binary")
 
 
@@ -274,7 +262,7 @@ class BinaryLinear(TracedLinear):
         super().__init__(in_features, out_features, weights="binary")
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+def _pair(value: Size) -> tuple[int, int]:
     pair = (value, value) if isinstance(value, int) else value
     if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(v, int) for v in pair)):
         raise UserError(f"received {value!r}; expected a whole number or a pair of them, such as 1 or (1, 1).")

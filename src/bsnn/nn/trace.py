@@ -9,7 +9,7 @@ Legend: â trace, s spikes, μ trace factor, λ leak, u membrane, V_th threshold
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from bsnn.errors import UserError
 
 
 class Activity(NamedTuple):
-    """What a spiking layer sends on: its spikes now and, where the gradient rule has one, their trace."""
+    """What a spiking layer sends on: its spikes now and, if the gradient rule has one, their trace."""
 
     spikes: Tensor
     trace: Tensor | None
@@ -53,17 +53,24 @@ class Activity(NamedTuple):
 
 
 class GradientRule:
-    """How gradients relate to time. Subclass it for an own trace.
+    """How gradients relate to time. For a trace of your own, subclass it and override `trace`.
 
     Attributes:
         has_trace: Whether a trace is kept beside the membrane.
         needs_membrane: Whether the trace depends on the membrane.
         keeps_graph: Whether the state stays connected to the past (only BPTT).
+        kernel: The trace's name in `bsnn.kernels` if C computes it too; a subclass is not known unless it says so.
     """
 
     has_trace = True
     needs_membrane = True
     keeps_graph = False
+    kernel: ClassVar[str | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kernel" not in vars(cls):
+            cls.kernel = None
 
     def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
         """The new trace â[t] of a neuron.
@@ -88,6 +95,7 @@ class OTTT(GradientRule):
     """
 
     needs_membrane = False
+    kernel = "leaky"
 
     def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
         """â[t] = λ â[t−1] + s[t]."""
@@ -139,6 +147,7 @@ class SLTT(GradientRule):
     """μ = 0: only the present spikes; no trace is kept."""
 
     has_trace = False
+    kernel = "none"
 
 
 class BPTT(GradientRule):

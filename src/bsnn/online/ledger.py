@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import UserError
-from bsnn.kernels.cpu import Geometry, neurons, tile_bytes
 from bsnn.kernels.memory import peak_bytes
+from bsnn.kernels.operations import Geometry, neurons, tile_bytes
 from bsnn.nn.bits import BinaryParameter
-from bsnn.nn.fused import recycling_state
+from bsnn.nn.fused import as_numbers, recycling_state
 from bsnn.nn.network import ImageNetwork
 from bsnn.nn.neuron import LIF, LIFState, Stateful, map_state
 from bsnn.nn.synapse import TracedConv2d, TracedLayer
@@ -130,8 +130,7 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
             found.append(_Layer())
         found[-1].neurons = output[1].membrane.nbytes
         assert isinstance(module, LIF)
-        constants = module.gradient, module.surrogate, module.leak, module.threshold
-        found[-1].neurons_in_c = neurons(output[1].membrane, False, *constants) is not None
+        found[-1].neurons_in_c = neurons(output[1].membrane, as_numbers(module), pooled=False) is not None
 
     handles = [m.register_forward_hook(synapse) for m in net.modules() if isinstance(m, TracedLayer)]
     handles += [m.register_forward_hook(neuron) for m in net.modules() if isinstance(m, LIF)]

@@ -1,4 +1,4 @@
-"""Inference from the model file alone, with NumPy and nothing else: in C where the kernel was built, else in NumPy.
+"""Inference from the model file alone, with NumPy and nothing else: in C if it was built, else in NumPy.
 
 Both give the same bits; docs/model-file.md defines them.
 """
@@ -21,7 +21,7 @@ Kernel = Literal["auto", "numpy", "baseline", "avx2", "avx512"]
 
 
 class State(NamedTuple):
-    """What a network carries from one time step to the next: a membrane `[B, H, W, C]` a layer of neurons."""
+    """What a network carries from one time step to the next: one membrane `[B, H, W, C]` per layer of neurons."""
 
     membranes: tuple[np.ndarray, ...]
 
@@ -34,9 +34,9 @@ class Engine:
 
     Args:
         artifact: The network.
-        kernel: `"auto"` takes the fastest kernel that was built and that this processor can run; `"numpy"` the plain
-            path.
-        threads: How many; None for one a processor.
+        kernel: `"auto"` uses the fastest library that was built and that this processor can run; `"numpy"` the
+            NumPy path.
+        threads: How many; None for one per processor.
 
     Example:
         >>> engine = load(bsnn.digits_model())

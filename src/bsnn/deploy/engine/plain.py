@@ -1,4 +1,4 @@
-"""The deployed network in NumPy: the reference of the C kernel, and what runs where there is no kernel.
+"""The deployed network in NumPy: the reference of the C engine, and what runs if that was not built.
 
 Arrays are channels-last, `[B, H, W, C]`. Sums of a synapse are computed by floating matrix products, which are exact
 here: in single precision below 2^24, in double precision below 2^31.
@@ -25,6 +25,8 @@ from bsnn.deploy.schema import (
     Value,
 )
 
+Arrays = Sequence[np.ndarray]
+
 _BLOCK_BYTES = 2**26
 
 
@@ -44,19 +46,15 @@ class Plain:
         }
 
     def run(
-        self,
-        frames: np.ndarray,
-        time_steps: int,
-        membranes: Sequence[np.ndarray] | None,
-        record: Sequence[np.ndarray] | None = None,
+        self, frames: np.ndarray, time_steps: int, membranes: Arrays | None, record: Arrays | None = None
     ) -> np.ndarray:
         """Outputs summed over time steps, `[B, O]`, int64.
 
         Args:
             frames: Integers `[S, B, H, W, C]`, int16; S is 1 for a still input, else `time_steps`.
             time_steps: How many.
-            membranes: One a layer of neurons, `[B, H, W, C]`, int32, changed in place; None to begin at 0.
-            record: Where to write spikes, one a layer of neurons, `[T, B, H, W, C]`, uint8.
+            membranes: One per layer of neurons, `[B, H, W, C]`, int32, changed in place; None to begin at 0.
+            record: Where to write spikes, one per layer of neurons, `[T, B, H, W, C]`, uint8.
         """
         layers, total = self.artifact.layers, np.zeros((frames.shape[1], len(self.artifact.classes)), np.int64)
         if membranes is None:

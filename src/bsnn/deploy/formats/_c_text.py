@@ -38,7 +38,7 @@ def comment(text: str) -> str:
 
 
 def portable(word_bits: int) -> str:
-    """What kernel.h begins with on a device."""
+    """What engine.h begins with on a device."""
     return (
         f"/* Plain C99 in words of {word_bits} bits; the same source runs in the bsnn engine with vectors. */\n"
         f"#define BSNN_PORTABLE\n#define BSNN_WORD_BITS {word_bits}\n\n"
@@ -98,7 +98,7 @@ def source(artifact: Artifact, num_ops: int, constants: str, tables: str) -> str
     return f"""/* Weights and tables of the network; written by bsnn. */
 
 #include "model.h"
-#include "kernel.h"
+#include "engine.h"
 
 #include <string.h>
 
@@ -241,8 +241,8 @@ WARNINGS = -std=c99 -Wall -Wextra -Werror -pedantic
 check: network
 	$(RUN) ./network
 
-network: main.c model.c kernel.c model.h kernel.h count.h golden.h
-	$(CC) $(CFLAGS) $(WARNINGS) main.c model.c kernel.c $(LDFLAGS) -o $@
+network: main.c model.c engine.c $(wildcard *.h)
+	$(CC) $(CFLAGS) $(WARNINGS) main.c model.c engine.c $(LDFLAGS) -o $@
 
 clean:
 	rm -f network
@@ -267,7 +267,7 @@ it and compares it with its golden vectors, which the bsnn engine made: the same
 | values between layers | {size.values:,} |
 | scratch | {size.scratch:,} |
 
-To use it, add `kernel.c`, `model.c` and the headers beside them to your project, and call `bsnn_predict` of `model.h`,
+To use it, add `engine.c`, `model.c` and the headers beside them to your project, and call `bsnn_predict` of `model.h`,
 or `bsnn_reset` and `bsnn_step` for a stream. They need a C99 compiler, `memcpy` and `memset`; they allocate nothing.
 `main.c`, `golden.h` and the Makefile are for the check alone.
 """

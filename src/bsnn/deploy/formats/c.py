@@ -1,4 +1,4 @@
-"""A deployed network as a folder of C99 for a microcontroller: the engine's own kernel, with weights as constants.
+"""A deployed network as a folder of C99 for a microcontroller: the engine's own C, with weights as constants.
 
 Nothing is allocated: memory is static, and its size stands in model.h. Golden vectors come with it, and a `main` that
 checks them.
@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 
 from bsnn.deploy.engine import Engine
-from bsnn.deploy.engine.native import Plan, Weights
-from bsnn.deploy.footprint import WORD_BITS, device_plan, device_weights, footprint
+from bsnn.deploy.engine.layout import Layout
+from bsnn.deploy.engine.weights import Weights
+from bsnn.deploy.footprint import WORD_BITS, device_layout, device_weights, footprint
 from bsnn.deploy.formats import _c_text
 from bsnn.deploy.schema import Artifact
 from bsnn.errors import UserError
 
-_KERNEL = Path(__file__).parents[1] / "engine"
+_ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
+_SHARED = Path(__file__).parents[2] / "csrc"
+_HEADERS = ("convolution.h", "count.h", "count_width.h", "words.h")
 _GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
 _DENSE = 1
@@ -36,14 +39,14 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         Its path and bytes, the bytes of the network's weights, and how much constant data and memory the network takes
         on a device.
     """
-    layout, size = device_plan(artifact), footprint(artifact)
+    layout, size = device_layout(artifact), footprint(artifact)
     engine = Engine(artifact)
     if samples is None:
         samples = np.random.default_rng(0).integers(-8192, 8192, (_GOLDEN, *artifact.input.shape), np.int16)
     files = {
-        "kernel.h": _c_text.portable(WORD_BITS) + (_KERNEL / "kernel.h").read_text(),
-        "kernel.c": (_KERNEL / "kernel.c").read_text(),
-        "count.h": (_KERNEL / "count.h").read_text(),
+        "engine.h": _c_text.portable(WORD_BITS) + (_ENGINE / "engine.h").read_text(),
+        "engine.c": (_ENGINE / "engine.c").read_text(),
+        **{name: (_SHARED / name).read_text() for name in _HEADERS},
         "model.h": _c_text.header(artifact, size),
         "model.c": _c_text.source(artifact, len(layout.ops), *_tables(layout, device_weights(artifact))),
         "golden.h": _golden(engine, samples),
@@ -70,7 +73,7 @@ def _write(out: Path, name: str, text: str) -> int:
     return len(text.encode())
 
 
-def _tables(layout: Plan, numbers: dict[int, Weights]) -> tuple[str, str]:
+def _tables(layout: Layout, numbers: dict[int, Weights]) -> tuple[str, str]:
     """Weights as constants, and the tables that point to them."""
     dense = {layer for op, layer in zip(layout.ops, layout.layers, strict=True) if op.op == _DENSE}
     constants = []

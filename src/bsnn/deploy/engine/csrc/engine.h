@@ -1,18 +1,13 @@
 /* The inference engine: a deployed network (docs/model-file.md) as constant tables, run by bsnn_run.
 
    No memory is allocated and nothing is kept between calls: the tables name offsets into a workspace that the caller
-   gives. `plan` in src/bsnn/engine/native.py computes tables and sizes; all of them can be `static const`. */
+   provides. `lay_out` in src/bsnn/deploy/engine/layout.py computes tables and sizes; all tables can be `static const`. */
 
-#ifndef BSNN_KERNEL_H
-#define BSNN_KERNEL_H
+#ifndef BSNN_ENGINE_H
+#define BSNN_ENGINE_H
 
 #include <stddef.h>
 #include <stdint.h>
-
-/* Spikes are bits, packed into words of this many bits. */
-#ifndef BSNN_WORD_BITS
-#define BSNN_WORD_BITS 64
-#endif
 
 enum { BSNN_INPUT, BSNN_BITS, BSNN_FIXED }; /* kinds of values */
 enum {
@@ -67,7 +62,7 @@ typedef struct {
     int32_t num_frames;        /* 1: a still input, else time_steps */
     int32_t batch, time_steps;
     int32_t chunk;             /* time steps that a layer computes before the next one; values have room for so many */
-    int32_t *const *membranes; /* one a layer of neurons, [batch][height][width][channels]; or NULL if chunk is at least
+    int32_t *const *membranes; /* one per layer of neurons, [batch][height][width][channels]; or NULL if chunk is at least
                                   time_steps: then they begin at 0 and are forgotten */
     uint8_t *const *records;   /* the same with time_steps before; or NULL */
     int64_t *outputs;          /* [batch][channels], summed over time */
@@ -80,14 +75,5 @@ typedef struct {
 
 /* Runs a thread's share; thread `rank` of `threads`. */
 void bsnn_run(const bsnn_call *call, int32_t rank);
-
-#ifdef BSNN_THREADS
-void bsnn_rows(const uint8_t *bits, const int32_t *shape, uint8_t *rows, int32_t rank, int32_t threads);
-int32_t bsnn_currents(const bsnn_op *op, const bsnn_value *values, const float *spikes, float *currents,
-                     const int64_t *sizes, uint8_t *workspace, int32_t rank, int32_t threads);
-#endif
-#if defined(BSNN_THREADS) && defined(__x86_64__)
-int32_t bsnn_level(void);
-#endif
 
 #endif

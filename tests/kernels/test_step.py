@@ -1,4 +1,4 @@
-"""The fused step against the plain composition of its modules: a watched module is never fused."""
+"""The fused step against its modules one by one: a watched module is never fused."""
 
 import functools
 import itertools
@@ -8,21 +8,23 @@ import pytest
 import torch
 from reference import watched
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import bsnn
+from bsnn.kernels import _chunked
 from bsnn.nn import fused
 from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.neuron import SpikeCount
 from bsnn.optim import BSO, TBSO
 
 T = 3
-PLANS = {"pooled": (6, "pool", 8, "pool", 8), "odd": (5, 7)}
+CHANNELS = {"pooled": (6, "pool", 8, "pool", 8), "odd": (5, 7)}
 
 
-def network(plan: str = "pooled", rule: Any = "ottt", dtype: torch.dtype = torch.float64) -> bsnn.ImageNetwork:
+def network(channels: str = "pooled", rule: Any = "ottt", dtype: torch.dtype = torch.float64) -> bsnn.ImageNetwork:
     torch.manual_seed(0)
     neuron = bsnn.LIF(leak=0.6, threshold=0.8, gradient=rule)
-    net = bsnn.models.vgg(PLANS[plan], in_channels=2, num_classes=4, neuron=neuron).to(dtype)
+    net = bsnn.models.vgg(CHANNELS[channels], in_channels=2, num_classes=4, neuron=neuron).to(dtype)
     for module in net.modules():
         if isinstance(module, bsnn.BatchNorm2d):
             nn.init.uniform_(module.weight, -1.5, 1.5)
@@ -43,16 +45,16 @@ def gradients(net: bsnn.Stateful, frames: Tensor) -> list[tuple[dict[str, Tensor
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_CHUNK", 1000)  # several samples in one, and a last one that is not full
+    monkeypatch.setattr(_chunked, "_CHUNK", 1000)  # several samples in one, and a last one that is not full
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("rule", ["ottt", "ndot", "sltt"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_gradients_and_states_are_those_of_the_modules(
-    plan: str, rule: str, dtype: torch.dtype, tolerance: float
+    channels: str, rule: str, dtype: torch.dtype, tolerance: float
 ) -> None:
-    lean, plain = network(plan, rule, dtype), watched(network(plan, rule, dtype))
+    lean, plain = network(channels, rule, dtype), watched(network(channels, rule, dtype))
     frames = torch.randn(T, 7, 2, 12, 12, dtype=dtype)
     for (ours, state), (theirs, expected) in zip(gradients(lean, frames), gradients(plain, frames), strict=True):
         assert ours.keys() == theirs.keys()
@@ -133,13 +135,13 @@ def test_backward_after_the_state_was_written_over_is_refused(dtype: torch.dtype
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("rule", ["ottt", "ndot", "sltt"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_without_gradients_all_is_that_of_the_modules_to_the_bit(
-    context: Any, plan: str, rule: str, dtype: torch.dtype
+    context: Any, channels: str, rule: str, dtype: torch.dtype
 ) -> None:
-    nets = network(plan, rule, dtype), watched(network(plan, rule, dtype))
+    nets = network(channels, rule, dtype), watched(network(channels, rule, dtype))
     frames = torch.randn(T, 7, 2, 12, 12, dtype=dtype)
     found = []
     for net in nets:
@@ -207,3 +209,37 @@ def test_what_cannot_be_fused_runs_as_modules() -> None:
     assert fused.find_run([norm, lif], 0, x) == (norm, lif, None)
     lif.register_forward_hook(lambda *_: None)
     assert fused.find_run([norm, lif], 0, x) is None
+
+
+def test_a_watched_current_is_not_written_over() -> None:
+    net = bsnn.models.vgg((32, 64), in_channels=2)
+    x, seen = torch.randn(3, 2, 8, 8), []
+    synapse = next(module for module in net.modules() if isinstance(module, bsnn.nn.synapse.TracedConv2d))
+    logits, _ = net(x, None)
+    with synapse.register_forward_hook(lambda _module, inputs, output: seen.append((inputs[0].spikes, output))):
+        watched, _ = net(x, None)
+    (spikes, current) = seen[0]
+    weight = bsnn.signs(synapse.weight)
+    assert torch.equal(current, F.conv2d(spikes, weight, padding=1))
+    assert torch.equal(logits, watched)
+
+
+class Keeping(bsnn.BinaryConv2d):
+    def forward(self, x: Tensor | bsnn.Activity) -> Tensor:
+        self.kept = super().forward(x)
+        return self.kept
+
+
+def test_a_current_that_somebody_keeps_is_not_written_over() -> None:
+    spikes, seen = (torch.rand(3, 64, 8, 8) < 0.3).float(), []
+    layer = Keeping(64, 64, 3, padding=1)
+    expected_currents = layer(spikes).detach()
+    net = bsnn.Sequential(layer, bsnn.BatchNorm2d(64), bsnn.LIF())
+    net(spikes, None)
+    assert torch.equal(layer.kept, expected_currents)
+    usual = bsnn.BinaryConv2d(64, 64, 3, padding=1)
+    usual.weight = layer.weight
+    net = bsnn.Sequential(usual, bsnn.BatchNorm2d(64), bsnn.LIF())
+    with torch.nn.modules.module.register_module_forward_hook(lambda _m, _i, output: seen.append(output)):
+        net(spikes, None)
+    assert torch.equal(seen[0], expected_currents)

@@ -1,19 +1,10 @@
-/* The inference engine; kernel.h says how it is called, docs/model-file.md what it computes.
+/* The inference engine; engine.h says how it is called, docs/model-file.md what it computes.
 
-   Synapses of one-bit weights over spikes take nearly all the time. They are computed from events: a dot product of
-   weights ±1 and spikes is 2 · count − S, where S is the number of spikes that arrive and count the number of those
-   that meet a +1. Every spike names one row of weight bits over the output channels; the rows are counted in count.h. */
+   Synapses of one-bit weights over spikes take nearly all the time. They are computed by counting; see convolution.h. */
 
-#include "kernel.h"
+#include "engine.h"
+#include "convolution.h"
 
-#include <string.h>
-
-#if defined(__GNUC__) && !defined(BSNN_PORTABLE)
-#define BSNN_VECTORS
-#endif
-#if defined(BSNN_VECTORS) && defined(__SSE2__)
-#include <immintrin.h>
-#endif
 #ifdef BSNN_THREADS
 #include <sched.h>
 #endif
@@ -21,14 +12,7 @@
 /* Right shifts of negative numbers round down everywhere we know of; where not, this does not compile. */
 typedef char bsnn_shifts_round_down[(-3 >> 1) == -2 ? 1 : -1];
 
-#define BSNN_MAX_PLANES 32
 #define LARGEST 1073741824 /* 2^30: fixed values lie between minus this and this */
-
-#if BSNN_WORD_BITS == 64
-typedef uint64_t bsnn_word;
-#else
-typedef uint32_t bsnn_word;
-#endif
 
 /* ---- vectors of 32-bit integers ---- */
 
@@ -59,187 +43,7 @@ typedef int32_t lanes __attribute__((vector_size(LANES * 4)));
 typedef uint32_t unsigned_lanes __attribute__((vector_size(LANES * 4)));
 #endif
 
-/* ---- events ---- */
-
-/* The rows of weights that the spikes in a window name; see gather_columns. */
-typedef struct {
-    const uint32_t *rows, *ends;                    /* ends: of the first column's lists, after where they begin */
-    int32_t planes, plane_step, columns, column_step; /* steps in `ends` */
-    int32_t first;                                  /* tap of the first column */
-    uint32_t tap_size, no_row;                      /* bytes of the weights of one tap; where a row of zeros is */
-    uint32_t *rest;                                 /* room for BLOCK rows a column, and BLOCK more */
-} bsnn_events;
-
-#define BLOCK 32
-
-/* to[k] = from[k] + offset for `number` rows; vectors write `most` of them, a multiple of 16 when rounded up: what lies
-   beyond the end will be overwritten. */
-static inline void append_rows(const uint32_t *restrict from, uint32_t number, uint32_t most, uint32_t offset,
-                               uint32_t *restrict to)
-{
-    uint32_t k;
-#if defined(BSNN_VECTORS) && defined(__AVX512F__)
-    const __m512i more = _mm512_set1_epi32((int)offset);
-    for (k = 0; k < most; k += 16)
-        _mm512_storeu_si512(to + k, _mm512_add_epi32(_mm512_loadu_si512(from + k), more));
-    (void)number;
-#elif defined(BSNN_VECTORS) && defined(__AVX2__)
-    const __m256i more = _mm256_set1_epi32((int)offset);
-    for (k = 0; k < most; k += 8)
-        _mm256_storeu_si256((__m256i *)(void *)(to + k),
-                            _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from + k)), more));
-    (void)number;
-#else
-    for (k = 0; k < number; k++)
-        to[k] = from[k] + offset;
-    (void)most;
-#endif
-}
-
-/* ---- counting, at every width that pays here ---- */
-
-#ifdef BSNN_VECTORS
-#ifdef __AVX512F__
-#define COUNT_BYTES 64
-#include "count.h"
-#define WIDEST 64
-#endif
-#ifdef __AVX2__
-#define COUNT_BYTES 32
-#include "count.h"
-#ifndef WIDEST
-#define WIDEST 32
-#endif
-#endif
-#define COUNT_BYTES 16
-#include "count.h"
-#ifndef WIDEST
-#define WIDEST 16
-#endif
-#define COUNT_BYTES 8
-#include "count.h"
-#define NARROWEST 8
-#elif BSNN_WORD_BITS == 64
-#define COUNT_BYTES 8
-#include "count.h"
-#define WIDEST 8
-#define NARROWEST 8
-#else
-#define COUNT_BYTES 4
-#include "count.h"
-#define WIDEST 4
-#define NARROWEST 4
-#endif
-
-/* Counts for as many channels as fit; writes the width of a plane in bytes and returns the number of planes. */
-static int count_rows(const uint8_t *weight, const bsnn_events *events, uint32_t bytes_left, uint8_t *planes,
-                      uint32_t *width)
-{
-#if WIDEST >= 64
-    if (bytes_left >= 64) {
-        *width = 64;
-        return count64(weight, events, planes);
-    }
-#endif
-#if WIDEST >= 32
-    if (bytes_left >= 32) {
-        *width = 32;
-        return count32(weight, events, planes);
-    }
-#endif
-#if WIDEST >= 16
-    if (bytes_left >= 16) {
-        *width = 16;
-        return count16(weight, events, planes);
-    }
-#endif
-    (void)bytes_left;
-    *width = NARROWEST;
-#if NARROWEST == 8
-    return count8(weight, events, planes);
-#else
-    return count4(weight, events, planes);
-#endif
-}
-
-/* ---- numbers of bits and bits of numbers ---- */
-
-/* out[c] = factor · (number in the planes) − minus, for channels in steps of 32: writes up to 31 beyond. */
-static void expand(const uint8_t *planes, size_t stride, int num_planes, int32_t channels, int32_t factor,
-                   int32_t minus, int32_t *out)
-{
-    int32_t c, k;
-    int p;
-    const int low = num_planes < 16 ? num_planes : 16;
-    for (c = 0; c < channels; c += 32) {
-        const uint8_t *const at = planes + c / 8;
-#if defined(BSNN_VECTORS) && defined(__AVX512BW__)
-        const __m512i by = _mm512_set1_epi32(factor), less = _mm512_set1_epi32(minus);
-        __m512i sum = _mm512_setzero_si512(), one = _mm512_set1_epi16(1), part;
-        for (p = 0; p < low; p++) {
-            uint32_t bits;
-            memcpy(&bits, at + (size_t)p * stride, 4);
-            sum = _mm512_mask_add_epi16(sum, bits, sum, one);
-            one = _mm512_add_epi16(one, one);
-        }
-        part = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(sum));
-        _mm512_storeu_si512(out + c, _mm512_sub_epi32(_mm512_mullo_epi32(part, by), less));
-        part = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(sum, 1));
-        _mm512_storeu_si512(out + c + 16, _mm512_sub_epi32(_mm512_mullo_epi32(part, by), less));
-#elif defined(BSNN_VECTORS) && defined(__AVX2__)
-        /* Every byte holds one channel: first the low 8 bits of all counts, then the high ones. */
-        const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2,
-                                                3, 3, 3, 3, 3, 3, 3, 3);
-        const __m256i each = _mm256_set1_epi64x((long long)0x8040201008040201);
-        const __m256i by = _mm256_set1_epi32(factor), less = _mm256_set1_epi32(minus);
-        __m256i halves[2];
-        uint8_t bytes[64];
-        for (k = 0; k < 2; k++) {
-            __m256i sum = _mm256_setzero_si256();
-            for (p = (low < 8 * k + 8 ? low : 8 * k + 8) - 1; p >= 8 * k; p--) {
-                int four;
-                memcpy(&four, at + (size_t)p * stride, 4);
-                const __m256i all = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
-                const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(all, each), each);
-                sum = _mm256_sub_epi8(_mm256_add_epi8(sum, sum), set);
-            }
-            halves[k] = sum;
-        }
-        /* Interleaved within halves of a vector: channels 0-7 and 16-23, then 8-15 and 24-31. */
-        _mm256_storeu_si256((__m256i *)(void *)bytes, _mm256_unpacklo_epi8(halves[0], halves[1]));
-        _mm256_storeu_si256((__m256i *)(void *)(bytes + 32), _mm256_unpackhi_epi8(halves[0], halves[1]));
-        for (k = 0; k < 4; k++) {
-            const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(bytes + 16 * k));
-            const __m256i numbers = _mm256_mullo_epi32(_mm256_cvtepu16_epi32(eight), by);
-            _mm256_storeu_si256((__m256i *)(void *)(out + c + (k & 1) * 16 + (k >> 1) * 8), _mm256_sub_epi32(numbers, less));
-        }
-#elif defined(BSNN_VECTORS)
-        typedef uint16_t eight __attribute__((vector_size(16)));
-        const eight each = {1, 2, 4, 8, 16, 32, 64, 128};
-        for (k = 0; k < 32; k += 8) {
-            eight sum = each ^ each;
-            int32_t i;
-            for (p = low - 1; p >= 0; p--) {
-                const eight all = at[(size_t)p * stride + (size_t)k / 8] - (each ^ each);
-                sum = sum + sum - (eight)((all & each) == each);
-            }
-            for (i = 0; i < 8; i++)
-                out[c + k + i] = factor * (int32_t)sum[i] - minus;
-        }
-#else
-        for (k = 0; k < 32; k++)
-            out[c + k] = -minus;
-        for (p = 0; p < low; p++) {
-            const uint8_t *const four = at + (size_t)p * stride;
-            for (k = 0; k < 32; k++)
-                out[c + k] += factor * (int32_t)((uint32_t)(four[k / 8] >> k % 8 & 1) << p);
-        }
-#endif
-        for (p = low; p < num_planes; p++) /* rare: counts above 65535 */
-            for (k = 0; k < 32; k++)
-                out[c + k] += factor * (int32_t)((uint32_t)(at[(size_t)p * stride + (size_t)k / 8] >> k % 8 & 1) << p);
-    }
-}
+/* ---- bits of numbers ---- */
 
 /* Packs bytes of 0 and 1 into words of zeros, from channel `first` on, a multiple of 4; reads up to 3 zeros beyond. */
 static void pack(const uint8_t *spikes, int32_t first, int32_t channels, bsnn_word *out)
@@ -250,61 +54,6 @@ static void pack(const uint8_t *spikes, int32_t first, int32_t channels, bsnn_wo
                               (uint32_t)spikes[c + 3] << 24;
         out[c / BSNN_WORD_BITS] |= (bsnn_word)(four * 0x10204080u >> 28) << c % BSNN_WORD_BITS;
     }
-}
-
-#if defined(BSNN_VECTORS) && defined(__AVX2__) && !defined(__AVX512F__)
-/* Which bits of a byte are set, the lowest first, a byte each. */
-#define BIT(byte, n, above) ((above) << 8 * ((byte) >> (n) & 1) | (uint64_t)(n) * ((byte) >> (n) & 1))
-#define BITS(byte)                                                                                       \
-    BIT(byte, 0, BIT(byte, 1, BIT(byte, 2, BIT(byte, 3, BIT(byte, 4, BIT(byte, 5, BIT(byte, 6, BIT(byte, 7, 0))))))))
-#define BITS_4(byte) BITS(byte), BITS(byte + 1), BITS(byte + 2), BITS(byte + 3)
-#define BITS_16(byte) BITS_4(byte), BITS_4(byte + 4), BITS_4(byte + 8), BITS_4(byte + 12)
-#define BITS_64(byte) BITS_16(byte), BITS_16(byte + 16), BITS_16(byte + 32), BITS_16(byte + 48)
-static const uint64_t bits_of_byte[256] = {BITS_64(0), BITS_64(64), BITS_64(128), BITS_64(192)};
-#endif
-
-/* Appends (first + n) · row for every bit n that is set; writes up to 15 beyond. */
-static inline uint32_t *list_bits(bsnn_word bits, uint32_t first, uint32_t row, uint32_t *out)
-{
-#if defined(BSNN_VECTORS) && defined(__AVX512F__)
-    const __m512i counting = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i by = _mm512_set1_epi32((int)row), further = _mm512_set1_epi32((int)(16 * row));
-    __m512i offsets = _mm512_mullo_epi32(_mm512_add_epi32(counting, _mm512_set1_epi32((int)first)), by);
-    int k;
-    for (k = 0; k < BSNN_WORD_BITS; k += 16, bits >>= 16) { /* all bits: a number that the processor can foresee */
-        const __mmask16 set = (__mmask16)bits;
-        _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(set, offsets));
-        offsets = _mm512_add_epi32(offsets, further);
-        out += __builtin_popcount(set);
-    }
-#elif defined(BSNN_VECTORS) && defined(__AVX2__)
-    const __m256i by = _mm256_set1_epi32((int)row), further = _mm256_set1_epi32((int)(8 * row));
-    __m256i begin = _mm256_set1_epi32((int)(first * row));
-    int k;
-    for (k = 0; k < BSNN_WORD_BITS; k += 8, bits >>= 8) {
-        const __m128i set = _mm_loadl_epi64((const __m128i *)(const void *)(bits_of_byte + (bits & 255)));
-        const __m256i offsets = _mm256_mullo_epi32(_mm256_cvtepu8_epi32(set), by);
-        _mm256_storeu_si256((__m256i *)(void *)out, _mm256_add_epi32(offsets, begin));
-        begin = _mm256_add_epi32(begin, further);
-        out += __builtin_popcount((unsigned)(bits & 255));
-    }
-#elif defined(__GNUC__)
-    while (bits) {
-        /* Four without a test in between: what is written beyond the last one is overwritten. */
-        const int number = __builtin_popcountll(bits);
-        int k;
-        for (k = 0; k < 4; k++) {
-            out[k] = (first + (uint32_t)(bits ? __builtin_ctzll(bits) : 0)) * row;
-            bits &= bits - 1;
-        }
-        out += number < 4 ? number : 4;
-    }
-#else
-    for (; bits; bits >>= 1, first++)
-        if (bits & 1)
-            *out++ = first * row;
-#endif
-    return out;
 }
 
 /* ---- arithmetic of one pixel ---- */
@@ -494,138 +243,49 @@ static void finish_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step,
         memcpy(pixel_of(span, op->output, step, y, x), sums, (size_t)channels * sizeof *sums);
 }
 
-/* Where the lists of one row of the input at one time step are kept. */
-typedef struct {
-    uint32_t *rows;    /* of weights of the first tap, one a channel that fires: by pixel, plane and group */
-    uint32_t *ends;    /* of every such list, after a zero */
-    uint32_t *longest; /* list of each plane */
-} bsnn_row_lists;
-
-static bsnn_row_lists row_lists(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t slot)
+/* What a synapse of one-bit weights reads and works on. */
+static bsnn_convolution convolution_of(const bsnn_span *span, const bsnn_op *op)
 {
     const bsnn_value *const in = span->values + op->input;
-    const size_t reach = (size_t)(op->dilation[0] * (op->kernel[0] - 1) + 1);
-    const size_t rows = reach < (size_t)in->height ? reach : (size_t)in->height;
-    const size_t number = (size_t)in->width * (size_t)(in->planes * op->groups) + 1 + (size_t)in->planes;
-    const size_t row = (size_t)step * rows + (size_t)slot;
-    bsnn_row_lists lists;
-    lists.rows = (uint32_t *)(void *)(span->scratch + op->lists) + row * op->list_capacity;
-    lists.longest = (uint32_t *)(void *)(span->scratch + op->ends) + row * number;
-    lists.ends = lists.longest + in->planes;
-    return lists;
-}
-
-/* Lists the channels that fire in a row of the input. */
-static void list_row(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t slot)
-{
-    const bsnn_value *const in = span->values + op->input;
-    const bsnn_row_lists lists = row_lists(span, op, step, slot);
-    const int32_t part = in->channels / op->groups;
-    uint32_t *out = lists.rows;
-    uint32_t *end = lists.ends;
-    int32_t x, p, g, w;
-    *end = 0;
-    for (p = 0; p < in->planes; p++)
-        lists.longest[p] = 0;
-    for (x = 0; x < in->width; x++) {
-        const bsnn_word *words = (const bsnn_word *)(const void *)pixel_of(span, op->input, step, y, x);
-        for (p = 0; p < in->planes; p++, words += in->words)
-            for (g = 0; g < op->groups; g++) {
-                const int32_t first = g * part, last = first + part;
-                uint32_t length;
-                for (w = first / BSNN_WORD_BITS; w * BSNN_WORD_BITS < last; w++) {
-                    bsnn_word bits = words[w];
-                    if (w * BSNN_WORD_BITS < first)
-                        bits = bits >> (first - w * BSNN_WORD_BITS) << (first - w * BSNN_WORD_BITS);
-                    if ((w + 1) * BSNN_WORD_BITS > last)
-                        bits = bits << ((w + 1) * BSNN_WORD_BITS - last) >> ((w + 1) * BSNN_WORD_BITS - last);
-                    out = list_bits(bits, (uint32_t)(w * BSNN_WORD_BITS), op->row, out);
-                }
-                end[1] = (uint32_t)(out - lists.rows);
-                length = end[1] - end[0];
-                lists.longest[p] = length > lists.longest[p] ? length : lists.longest[p];
-                end++;
-            }
-    }
-}
-
-/* The rows of weights that the spikes of one column of a window name, from all the rows of the window: for every column
-   of the input, plane by plane, group by group. Columns are shared by the windows that lie side by side. */
-static void gather_columns(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t top)
-{
-    const bsnn_value *const in = span->values + op->input;
-    const int32_t down = op->dilation[0], reach = down * (op->kernel[0] - 1) + 1, planes = in->planes;
-    const uint32_t line = (uint32_t)(op->kernel[1] * in->channels) * op->row;
-    uint32_t *const rows = (uint32_t *)(void *)(span->scratch + op->rows);
-    uint32_t *end = (uint32_t *)(void *)(span->scratch + op->row_ends), *to = rows;
-    int32_t x, i, p, g;
-    *end = 0;
-    for (x = 0; x < in->width; x++)
-        for (p = 0; p < planes; p++)
-            for (g = 0; g < op->groups; g++) {
-                for (i = 0; i < op->kernel[0]; i++) {
-                    const int32_t y = top + i * down;
-                    if (y >= 0 && y < in->height) {
-                        const bsnn_row_lists lists = row_lists(span, op, step, y % reach);
-                        const uint32_t *const from = lists.ends + (x * planes + p) * op->groups + g;
-                        /* As many as the longest list has: a number that the processor can foresee. */
-                        append_rows(lists.rows + from[0], from[1] - from[0], lists.longest[p], (uint32_t)i * line, to);
-                        to += from[1] - from[0];
-                    }
-                }
-                *++end = (uint32_t)(to - rows);
-            }
+    bsnn_convolution k;
+    k.channels = in->channels;
+    k.height = in->height;
+    k.width = in->width;
+    k.planes = in->planes;
+    k.words = in->words;
+    k.outs = span->values[op->output].channels;
+    memcpy(k.kernel, op->kernel, sizeof k.kernel);
+    memcpy(k.stride, op->stride, sizeof k.stride);
+    memcpy(k.padding, op->padding, sizeof k.padding);
+    memcpy(k.dilation, op->dilation, sizeof k.dilation);
+    k.groups = op->groups;
+    k.row = op->row;
+    k.weight = op->weight;
+    k.list_capacity = op->list_capacity;
+    k.lists = (uint32_t *)(void *)(span->scratch + op->lists);
+    k.list_ends = (uint32_t *)(void *)(span->scratch + op->ends);
+    k.rows = (uint32_t *)(void *)(span->scratch + op->rows);
+    k.row_ends = (uint32_t *)(void *)(span->scratch + op->row_ends);
+    k.rest = (uint32_t *)(void *)(span->scratch + op->rest);
+    return k;
 }
 
 static void run_count(const bsnn_span *span, const bsnn_op *op, int32_t steps, int32_t first, int32_t last)
 {
-    const bsnn_value *const in = span->values + op->input, *const out = span->values + op->output;
-    const int32_t reach = op->dilation[0] * (op->kernel[0] - 1) + 1; /* rows whose lists are kept */
-    const int32_t part = out->channels / op->groups, across = op->dilation[1];
-    const uint8_t *const weight = op->weight;
-    const uint32_t *const ends = (const uint32_t *)(const void *)(span->scratch + op->row_ends);
+    const bsnn_convolution k = convolution_of(span, op);
+    const int32_t width = span->values[op->output].width;
     int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);
-    int32_t y, x, g, p, step, column, listed = 0;
-    bsnn_events events;
-    events.rows = (const uint32_t *)(const void *)(span->scratch + op->rows);
-    events.rest = (uint32_t *)(void *)(span->scratch + op->rest);
-    events.planes = in->planes;
-    events.plane_step = op->groups;
-    events.column_step = across * in->planes * op->groups;
-    events.tap_size = (uint32_t)in->channels * op->row;
-    events.no_row = (uint32_t)(op->kernel[0] * op->kernel[1]) * events.tap_size; /* zeros */
+    int32_t y, x, row, step, needed[2], listed = 0;
     for (y = first; y < last; y++) {
-        const int32_t top = y * op->stride[0] - op->padding[0];
-        for (listed = listed > top ? listed : top > 0 ? top : 0; listed < in->height && listed < top + reach; listed++)
+        rows_to_list(&k, y, listed, needed);
+        for (row = needed[0]; row < needed[1]; row++)
             for (step = 0; step < steps; step++)
-                list_row(span, op, step, listed, listed % reach);
+                list_row(&k, step, row, (const bsnn_word *)(const void *)pixel_of(span, op->input, step, row, 0));
+        listed = row;
         for (step = 0; step < steps; step++) {
-            gather_columns(span, op, step, top);
-            for (x = 0; x < out->width; x++) {
-                const int32_t left = x * op->stride[1] - op->padding[1];
-                int32_t end = op->kernel[1];
-                for (events.first = 0; events.first < end && left + events.first * across < 0;)
-                    events.first++;
-                while (events.first < end && left + (end - 1) * across >= in->width)
-                    end--;
-                events.columns = end - events.first;
-                for (g = 0; g < op->groups; g++) {
-                    uint32_t done, width;
-                    int32_t arrived = 0;
-                    events.ends = ends + (left + events.first * across) * in->planes * op->groups + g;
-                    for (column = 0; column < events.columns; column++)
-                        for (p = 0; p < in->planes; p++) {
-                            const uint32_t *const one = events.ends + column * events.column_step + p * op->groups;
-                            arrived += (int32_t)((one[1] - one[0]) << p);
-                        }
-                    for (done = 0; done * 8 < (uint32_t)part; done += width) {
-                        uint8_t planes[BSNN_MAX_PLANES * WIDEST];
-                        const int used = count_rows(weight + done, &events, op->row - done, planes, &width);
-                        const int32_t channels = part - (int32_t)done * 8, most = (int32_t)width * 8;
-                        expand(planes, width, used, channels < most ? channels : most, 2, arrived,
-                               sums + g * part + (int32_t)done * 8);
-                    }
-                }
+            gather_columns(&k, step, y);
+            for (x = 0; x < width; x++) {
+                count_pixel(&k, x, sums);
                 finish_pixel(span, op, step, y, x, sums);
             }
         }
@@ -959,142 +619,3 @@ void bsnn_run(const bsnn_call *call, int32_t rank)
             }
         }
 }
-
-#ifdef BSNN_THREADS
-/* ---- training: a synapse on its own ---- */
-
-/* Packs the channels of a pixel, in units of 1 / unit, unit being 1 or 4; returns whether all of them are such numbers,
-   from 0 to unit. */
-static int pack_pixel(const float *restrict x, int32_t channels, int32_t words, int unit, bsnn_word *restrict out)
-{
-    const int32_t planes = unit == 1 ? 1 : 3;
-    int32_t c, p, valid = 1;
-    memset(out, 0, (size_t)(planes * words) * sizeof *out);
-    for (c = 0; c < channels; c += 8) {
-        const int32_t here = channels - c < 8 ? channels - c : 8;
-        uint32_t bits[3] = {0, 0, 0};
-        int32_t k;
-#if defined(BSNN_VECTORS) && defined(__AVX2__)
-        if (here == 8) {
-            const __m256 eight = _mm256_mul_ps(_mm256_loadu_ps(x + c), _mm256_set1_ps((float)unit));
-            const __m256i number = _mm256_cvttps_epi32(eight);
-            const __m256i high = _mm256_cmpgt_epi32(number, _mm256_set1_epi32(unit));
-            const __m256 same = _mm256_cmp_ps(_mm256_cvtepi32_ps(number), eight, _CMP_EQ_OQ);
-            valid &= _mm256_movemask_ps(same) == 255;
-            valid &= !_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_or_si256(high, number)));
-            for (p = 0; p < planes; p++)
-                bits[p] = (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_slli_epi32(number, 31 - p)));
-        } else
-#endif
-        for (k = 0; k < here; k++) {
-            const float scaled = x[c + k] * (float)unit;
-            const int32_t number = scaled >= 0 && scaled <= (float)unit ? (int32_t)scaled : 0;
-            valid &= (float)number == scaled;
-            for (p = 0; p < planes; p++)
-                bits[p] |= ((uint32_t)number >> p & 1) << k;
-        }
-        for (p = 0; p < planes; p++)
-            out[p * words + c / BSNN_WORD_BITS] |= (bsnn_word)bits[p] << c % BSNN_WORD_BITS;
-    }
-    return valid;
-}
-
-/* Bit c of word r becomes bit r of word c, of 8 words of 8 bits in one. */
-static uint64_t transpose_8(uint64_t x)
-{
-    uint64_t t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
-    x ^= t ^ t << 7;
-    t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);
-    x ^= t ^ t << 14;
-    t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);
-    return x ^ t ^ t << 28;
-}
-
-/* Weights as training has them, a bit each, [outs][ins][taps], as rows of outs for each tap and input, which hold zeros.
-   The shape is outs, ins, taps, groups and bytes of a row. Groups follow one another in outs, and rows of a tap hold the
-   inputs of all groups. */
-void bsnn_rows(const uint8_t *bits, const int32_t *shape, uint8_t *rows, int32_t rank, int32_t threads)
-{
-    const int32_t outs = shape[0], ins = shape[1], taps = shape[2], groups = shape[3];
-    const size_t row = (size_t)shape[4];
-    const size_t columns = (size_t)ins * (size_t)taps, end = ((size_t)outs * columns + 7) / 8;
-    const int32_t part = outs / groups;
-    int32_t g, o, k;
-    for (g = 0; g < groups; g++)
-        for (o = 8 * rank; o < part; o += 8 * threads) {
-            size_t first, input = (size_t)(g * ins), tap = 0;
-            for (first = 0; first < columns; first += 8) {
-                uint64_t square = 0;
-                for (k = 0; k < 8 && o + k < part; k++) {
-                    const size_t bit = (size_t)(g * part + o + k) * columns + first;
-                    const uint32_t low = bits[bit / 8], high = bit / 8 + 1 < end ? bits[bit / 8 + 1] : 0;
-                    square |= (uint64_t)((low | high << 8) >> bit % 8 & 255) << 8 * k;
-                }
-                square = transpose_8(square);
-                for (k = 0; k < 8 && first + (size_t)k < columns; k++) {
-                    rows[(tap * (size_t)(ins * groups) + input) * row + (size_t)(o / 8)] = (uint8_t)(square >> 8 * k);
-                    if (++tap == (size_t)taps) {
-                        tap = 0;
-                        input++;
-                    }
-                }
-            }
-        }
-}
-
-/* Currents of a batch from spikes, or from means of four of them; both [batch][height][width][channels]. Thread `rank`
-   of `threads` takes whole images. values[0] is the input with 3 planes, values[1] the output; op has no neurons. Sizes
-   are the batch, the bytes of both values, and those of a thread's workspace: the values and then scratch. Returns 0, or 1
-   if some input is neither. */
-int32_t bsnn_currents(const bsnn_op *op, const bsnn_value *values, const float *spikes, float *currents,
-                     const int64_t *sizes, uint8_t *workspace, int32_t rank, int32_t threads)
-{
-    const int32_t batch = (int32_t)sizes[0];
-    bsnn_value mine[2];
-    bsnn_span span;
-    const size_t pixels = (size_t)values[0].height * (size_t)values[0].width;
-    const size_t made = (size_t)values[1].height * (size_t)values[1].width * (size_t)values[1].channels;
-    memcpy(mine, values, sizeof mine);
-    memset(&span, 0, sizeof span);
-    span.values = mine;
-    span.base = workspace + (size_t)rank * (size_t)sizes[2];
-    span.scratch = span.base + sizes[1];
-    for (span.image = rank; span.image < batch; span.image += threads) {
-        const float *const x = spikes + (size_t)span.image * pixels * (size_t)values[0].channels;
-        float *const out = currents + (size_t)span.image * made;
-        const int32_t *const sums = (const int32_t *)(const void *)(span.base + values[1].offset);
-        int unit = 1;
-        size_t k = 0;
-        while (k < pixels) {
-            bsnn_word *const words = (bsnn_word *)(void *)(span.base + values[0].offset);
-            const int32_t planes = unit == 1 ? 1 : 3;
-            bsnn_word *const at = words + k * (size_t)(planes * values[0].words);
-            if (pack_pixel(x + k * (size_t)values[0].channels, values[0].channels, values[0].words, unit, at))
-                k++;
-            else if (unit == 1) {
-                unit = 4;
-                k = 0;
-            } else
-                return 1;
-        }
-        mine[0].planes = unit == 1 ? 1 : 3;
-        run_count(&span, op, 1, 0, values[1].height);
-        for (k = 0; k < made; k++)
-            out[k] = (float)sums[k] * (unit == 1 ? 1.0f : 0.25f);
-    }
-    return 0;
-}
-#endif
-
-#if defined(BSNN_THREADS) && defined(__x86_64__)
-/* Which of the libraries this processor can run: 0 baseline, 1 also avx2, 2 also avx512. */
-int32_t bsnn_level(void)
-{
-    const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-                     __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
-    const int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                       __builtin_cpu_supports("avx512vl");
-    return avx2 ? avx512 ? 2 : 1 : 0;
-}
-#endif

@@ -1,4 +1,4 @@
-/* The two backward convolutions of 3 by 3 taps and stride 1 by Winograd's algorithm; src/bsnn/kernels.py calls it.
+/* The two backward convolutions of 3 by 3 taps and stride 1 by Winograd's algorithm; src/bsnn/kernels/_tiles.py calls it.
 
    Seen as polynomials, a tile of 6 pixels and a filter of 3 taps (or of 4 for 3 outputs, in a weight gradient) are
    multiplied by their values at six points. Along both axes that is 36 products for 16 pixels where a plain convolution

@@ -1,5 +1,5 @@
-/* One function on several threads. They are torch's own where they can be had, by its OpenMP library: threads of another
-   pool would have to wait for those, which keep the processor busy for a while after each of torch's functions. */
+/* One function on several threads. They are torch's own if its OpenMP library is at hand: threads of another pool would
+   have to wait for those, which keep the processor busy for a while after each of torch's functions. */
 
 #include "train.h"
 
@@ -14,7 +14,7 @@ static void work(bsnn_task *task, int32_t rank, int32_t threads)
     switch (task->function) {
     case ROWS: bsnn_rows(a[0], a[1], a[2], rank, threads); break;
     case CURRENTS:
-        if (bsnn_currents(a[0], a[1], a[2], a[3], a[4], a[5], rank, threads))
+        if (bsnn_currents(a[0], a[1], a[2], a[3], a[4], rank, threads))
             task->refused = 1; /* whoever writes, writes the same */
         break;
     case SIGNS: bsnn_signs(a[0], a[1], a[2], rank, threads); break;
@@ -36,10 +36,10 @@ static void work(bsnn_task *task, int32_t rank, int32_t threads)
     }
 }
 
-/* Of what kernels.py calls: a library of another version is not taken. */
+/* Version of what _library.py calls: a library of another version is not used. */
 int32_t bsnn_training_version(void)
 {
-    return 2;
+    return 3;
 }
 
 /* What a thread of an OpenMP team does. */

@@ -1,6 +1,6 @@
 /* Bit-sliced counting, for COUNT_BYTES · 8 output channels at a time; included once for each width.
 
-   A row is one bit a channel. Rows are added as columns of full adders (a Harley-Seal tree): bit k of the count of every
+   A row has one bit per channel. Rows are added as columns of full adders (a Harley-Seal tree): bit k of the count of every
    channel is one vector, so that one logical instruction serves all channels. */
 
 #define COUNT_JOIN_(a, b) a##b
@@ -135,7 +135,7 @@ static int COUNT_JOIN(count, COUNT_BYTES)(const uint8_t *weight, const bsnn_even
                 ADD_UPPER(carry);
             }
             if (!last) {
-                append_rows(row, left, BLOCK, offset, events->rest + rest);
+                append_rows(row, left, BSNN_BLOCK, offset, events->rest + rest);
                 rest += left;
                 continue;
             }

@@ -1,5 +1,5 @@
-/* A training step of a layer of neurons in single precision; src/bsnn/kernels.py calls it, src/bsnn/fused.py is the plain
-   reference and has the legend. Tensors are [batch][height][width][channels]; thread `rank` of `threads` takes whole
+/* A training step of a layer of neurons in single precision; src/bsnn/kernels/_neurons.py calls it, the torch path of
+   src/bsnn/kernels/step.py computes the same. Tensors are [batch][height][width][channels]; thread `rank` of `threads` takes whole
    images. Additions and products are rounded one by one, so that neurons fire exactly where the reference's do. */
 
 #include "train.h"
@@ -96,10 +96,10 @@ static void move_trace(const float *restrict spikes, float *restrict trace, size
         trace[i] = trace[i] * leak + spikes[i];
 }
 
-/* One step on. `x` holds currents and then spikes; `sent` and `sent_trace` are means of those, where there is pooling.
-   `trace` is NULL where the gradient rule has none. Bits of an image begin with a byte of their own. */
+/* One step on. `x` holds currents and then spikes; `sent` and `sent_trace` are their means, if there is pooling.
+   `trace` is NULL if the gradient rule has none. Bits of an image begin with a byte of their own. */
 void bsnn_fire(const bsnn_neurons *n, float *x, float *membrane, float *trace, float *sent, float *sent_trace,
-              uint8_t *bits, int32_t rank, int32_t threads)
+               uint8_t *bits, int32_t rank, int32_t threads)
 {
     const size_t size = image_size(n), row = (size_t)n->width * (size_t)n->channels;
     const size_t rows = n->pooled ? 2 : 1, sent_row = (size_t)(n->width / 2) * (size_t)n->channels;
@@ -196,8 +196,8 @@ int32_t bsnn_quarters(const bsnn_neurons *n, const float *current, int16_t *quar
 /* gradient = ∂L/∂u from that of what was sent on. Adds up over pixels, if `current` is not NULL: in sums[0][channels] the
    gradient, in sums[1][channels] its product with current − mean. Each thread has its own sums, and as much `work`. */
 void bsnn_through_neurons(const bsnn_neurons *n, const float *sent, const float *membrane, const uint8_t *bits,
-                         const void *current, const float *mean, float *gradient, double *sums, float *work,
-                         int32_t rank, int32_t threads)
+                          const void *current, const float *mean, float *gradient, double *sums, float *work,
+                          int32_t rank, int32_t threads)
 {
     const float *const real = current;
     const int16_t *const quarters = current;
@@ -246,7 +246,7 @@ void bsnn_through_neurons(const bsnn_neurons *n, const float *sent, const float 
 
 /* gradient = scale · gradient + slope · current + shift, each [channels]. */
 void bsnn_through_norm(const bsnn_neurons *n, float *gradient, const void *current, const float *scale,
-                      const float *slope, const float *shift, int32_t rank, int32_t threads)
+                       const float *slope, const float *shift, int32_t rank, int32_t threads)
 {
     const float *const real = current;
     const int16_t *const quarters = current;

@@ -1,0 +1,54 @@
+"""The tables of csrc/engine.h, as ctypes has them."""
+
+import ctypes
+from typing import Any
+
+KINDS = {"input": 0, "spikes": 1, "counts": 1, "fixed": 2}
+"""Of values, as engine.h numbers them."""
+COUNT, DENSE, LIF, AVERAGE_POOL, MAX_POOL, ADD, CONCAT, SCALE = range(8)
+
+_Integer, _Pair, _Size, _Pointer = ctypes.c_int32, ctypes.c_int32 * 2, ctypes.c_size_t, ctypes.c_void_p
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class ValueTable(ctypes.Structure):
+    """`bsnn_value` of engine.h."""
+
+    _fields_ = _fields(_Integer, "kind channels height width planes words") + _fields(_Size, "offset step")
+
+
+class OpTable(ctypes.Structure):
+    """`bsnn_op` of engine.h."""
+
+    _fields_ = (
+        _fields(_Integer, "op still input other output")
+        + _fields(_Pair, "kernel stride padding dilation")
+        + _fields(_Integer, "groups input_shift shift wide count_padding neurons leak threshold")
+        + _fields(ctypes.c_uint32, "row")
+        + _fields(_Size, "lists ends rows row_ends rest sums spikes membrane list_capacity row_capacity")
+        + _fields(_Pointer, "weight multiplier offset")
+    )
+
+
+class ModelTable(ctypes.Structure):
+    """`bsnn_model` of engine.h."""
+
+    _fields_ = (
+        _fields(_Integer, "num_ops num_values output") + _fields(_Size, "frame") + _fields(_Pointer, "ops values")
+    )
+
+
+class CallTable(ctypes.Structure):
+    """`bsnn_call` of engine.h."""
+
+    _fields_ = (
+        _fields(_Pointer, "model frames")
+        + _fields(_Integer, "num_frames batch time_steps chunk")
+        + _fields(_Pointer, "membranes records outputs workspace")
+        + _fields(_Size, "values_bytes scratch_bytes")
+        + _fields(_Integer, "threads by_rows")
+        + _fields(_Pointer, "barrier")
+    )

@@ -1,0 +1,61 @@
+"""The numbers of a deployed layer as the C engine reads them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bsnn.deploy.schema import LARGEST, Scale, Synapse, Value
+from bsnn.errors import UserError
+
+ALIGNMENT = 64
+"""Bytes of a cache line."""
+
+_SLACK = 64  # bytes that vectors may read beyond the last row
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The numbers of a synapse or a scale as the C reads them."""
+
+    weight: np.ndarray
+    """Bytes of the rows, then a row of zeros and what vectors read beyond the end."""
+    row: int
+    """Bytes of a row."""
+    multiplier: np.ndarray
+    offset: np.ndarray
+    wide: bool
+    """Whether products need 64 bits, or results a cut."""
+
+
+def weights(layer: Synapse | Scale, value: Value) -> Weights:
+    """What the C reads of a layer that `value` enters."""
+    multiplier, offset = (np.ascontiguousarray(v, np.int32) for v in (layer.multiplier, layer.offset))
+    rows = np.empty((0, 0), np.uint8)
+    largest = value.magnitude
+    if isinstance(layer, Synapse):
+        rows, largest = layer.weight, layer.largest_sum(value)
+        if layer.weights == "bits" and not counts(layer, value):
+            rows = layer.signs().astype(np.int16)
+        rows = np.ascontiguousarray(rows).view(np.uint8)
+    if rows.size + rows.shape[1] >= 2**31:
+        raise UserError(f"layer {layer.name}: {rows.size} bytes of weights; the C engine supports fewer than 2^31.")
+    padded = zeros_aligned(rows.size + rows.shape[1] + _SLACK)
+    padded[: rows.size] = rows.ravel()
+    product = largest * _magnitude(multiplier) + (1 << layer.shift >> 1)
+    wide = product >= 2**31 or (product >> layer.shift) + 1 + _magnitude(offset) > LARGEST
+    return Weights(padded, rows.shape[1], multiplier, offset, wide)
+
+
+def zeros_aligned(size: int) -> np.ndarray:
+    """Bytes that begin with a cache line; vectors across two lines cost twice."""
+    room = np.zeros(size + ALIGNMENT, np.uint8)
+    return room[-room.ctypes.data % ALIGNMENT :][:size]
+
+
+def _magnitude(numbers: np.ndarray) -> int:
+    return int(np.abs(numbers.astype(np.int64)).max(initial=0))
+
+
+def counts(layer: Synapse, value: Value) -> bool:
+    """Whether a synapse is computed by counting rows of bits; others multiply 16-bit weights."""
+    return layer.weights == "bits" and value.kind in ("spikes", "counts")

@@ -1,0 +1,131 @@
+"""Private parts of torch that the library needs, in one place, each with the reason why no public one does.
+
+No other module of training touches a name of torch that begins with an underscore.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# TorchDispatchMode is documented as an extension point but has no public import path.
+
+
+def tensors_in(values: Any) -> Iterable[Tensor]:
+    """The tensors in nested tuples, lists and dicts; torch's public functions do not see all of its own containers."""
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+
+
+def storage_id(tensor: Tensor) -> int:
+    """Tells storages apart; their address does not, because empty ones share it."""
+    return tensor.untyped_storage()._cdata
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Whether a tensor shares another one's memory; there is no public question for it."""
+    return tensor._is_view()
+
+
+def named_layers(module: nn.Module) -> dict[str, nn.Module]:
+    """The children of a module by name; `named_children` would leave out a layer's second use."""
+    return {name: layer for name, layer in module._modules.items() if layer is not None}
+
+
+def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:
+    """The forward hooks of a module; hooks can be registered in public, but not listed."""
+    return list(module._forward_hooks.values())
+
+
+def has_other_hooks(module: nn.Module) -> bool:
+    """Whether anything but a forward hook of its own watches a module; see `forward_hooks`."""
+    own = module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(own) or bool(nn.modules.module._has_any_global_hook())
+
+
+def backward_pass() -> int | None:
+    """The number of the backward pass that is running on this thread, if one is; there is no public question for it."""
+    number = torch._C._current_graph_task_id()
+    return None if number < 0 else number
+
+
+def after_backward_pass(call: Callable[[], None]) -> None:
+    """Calls a function at the end of the backward pass that is running; distributed training uses the same hook."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class OwnStorage(nn.Module):
+    """A module that converts, saves and loads some of its parameters itself.
+
+    torch offers no public hook for `.to()` and its like, and its hooks around `load_state_dict` cannot keep it from
+    loading a parameter in its own way. So these three methods are overridden, and the parameters hidden from torch's.
+    """
+
+    def own_parameters(self) -> dict[str, Any]:
+        """The parameters that torch must not touch, by name."""
+        raise NotImplementedError
+
+    def convert_own(self, parameter: Any, convert: Callable[[Tensor], Tensor]) -> nn.Parameter:
+        """A parameter after a change of device or type."""
+        raise NotImplementedError
+
+    def save_own(self, parameter: Any) -> Tensor:
+        """What stands for a parameter in a `state_dict`."""
+        raise NotImplementedError
+
+    def load_own(self, parameter: Any, saved: Tensor, name: str, assign: bool) -> nn.Parameter:
+        """A parameter with the values of `save_own`; a `ValueError` is reported with those of other layers.
+
+        Args:
+            parameter: The parameter as it is.
+            saved: What `save_own` made.
+            name: Of the parameter, for messages.
+            assign: Whether to take the tensor itself, not a copy.
+        """
+        raise NotImplementedError
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OwnStorage":
+        own = self.own_parameters()
+        self._parameters.update(dict.fromkeys(own))  # hidden, keeping their place in the order
+        try:
+            super()._apply(fn, recurse)
+        finally:
+            self._parameters.update(own)
+        with torch.no_grad():
+            self._parameters.update({name: self.convert_own(p, fn) for name, p in own.items()})
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update({prefix + name: self.save_own(p) for name, p in self.own_parameters().items()})
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        own, assign = self.own_parameters(), local_metadata.get("assign_to_params_buffers", False)
+        for name, parameter in list(own.items()):
+            key = prefix + name
+            if key in state_dict:
+                try:
+                    own[name] = self.load_own(parameter, state_dict[key], key, assign)
+                except ValueError as error:
+                    error_msgs.append(str(error))
+            elif strict:
+                missing_keys.append(key)
+        others = {key: value for key, value in state_dict.items() if key not in {prefix + name for name in own}}
+        self._parameters.update(dict.fromkeys(own))
+        try:
+            super()._load_from_state_dict(
+                others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            )
+        finally:
+            self._parameters.update(own)
