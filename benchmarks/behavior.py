@@ -67,7 +67,7 @@ def _digests(net: torch.nn.Module, metrics: Any) -> dict[str, str]:
         binary = isinstance(parameter, bsnn.BinaryParameter)
         (bits if binary else real).append((parameter.bits if binary else parameter).detach().numpy().tobytes())
     real += [buffer.numpy().tobytes() for buffer in net.buffers()]
-    return {"bits": _digest(bits), "real": _digest(real), "metrics": _digest([metrics])}
+    return {"bits": _digest(bits), "real": _digest(real), "metrics": _digest([json.dumps(metrics, sort_keys=True)])}
 
 
 def _updates(build: Callable[..., Any], method: str) -> tuple[torch.nn.Module, list[Any]]:

@@ -39,8 +39,10 @@ with tempfile.TemporaryDirectory() as folder:
     result = train(config, Path(folder, "run"), data=str(root))
     print(f"test accuracy {result['test_accuracy']:.1%} after {result['train_seconds']:.1f} seconds")
 
-    # The run holds a model file that needs no torch.
-    engine = bsnn.load(Path(folder, "run"))
+    # From the run's last epoch to a model file that needs no torch; the command `bsnn train` makes one by itself.
+    trained = bsnn.train.load_network(Path(folder, "run"))
+    bsnn.export(trained.net, Path(folder, "model.bsnn"), spec=trained.spec, time_steps=config.time_steps)
+    engine = bsnn.load(Path(folder, "model.bsnn"))
     picture = np.asarray(Image.open(root / "disk" / "0.png"))
     guess = engine.predict(picture[None, None])[0]
     print(f"the first disk is taken for a {about['classes'][guess]}")
