@@ -36,12 +36,12 @@ class Dataset(Protocol):
 
     name: str
     kind: Kind
+    shape: tuple[int, ...]
     classes: tuple[str, ...]
     labels: np.ndarray
-    shape: tuple[int, ...]
+    scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    scale: float
 
     def __len__(self) -> int:
         """The number of samples."""

@@ -79,7 +79,7 @@ def folder(
         >>> data.kind, data.classes, len(data), data.shape
         ('image', ('dark', 'light'), 8, (1, 28, 28))
     """
-    return in_memory(folder_files(Path(root), split, size, time_steps, sensor, seed, cache), cache)
+    return in_memory(folder_files(Path(root), split, size, time_steps, cache=cache, seed=seed, sensor=sensor), cache)
 
 
 def folder_splits(root: Path) -> tuple[str, ...]:
@@ -92,9 +92,10 @@ def folder_files(
     split: str = "train",
     size: int | None = None,
     time_steps: int = 10,
-    sensor: tuple[int, int] | None = None,
-    seed: int = 0,
+    *,
     cache: str | Path | None = None,
+    seed: int = 0,
+    sensor: tuple[int, int] | None = None,
 ) -> FileDataset:
     """The same as `folder`, decoded whenever a sample is read."""
     if not root.is_dir():

@@ -6,11 +6,12 @@ real-valued.
 """
 
 import copy
+from typing import Unpack
 
 from torch import nn
 
 from bsnn.errors import UserError
-from bsnn.models.vgg import scaled
+from bsnn.models.vgg import LayerOptions, scaled
 from bsnn.nn.network import ImageNetwork, Residual, Sequential
 from bsnn.nn.neuron import LIF
 from bsnn.nn.norm import BatchNorm2d
@@ -40,8 +41,7 @@ def resnet18(
     width: float = 1.0,
     *,
     stem: int = 224,
-    weights: Weights = "binary",
-    neuron: LIF | None = None,
+    **layers: Unpack[LayerOptions],
 ) -> ImageNetwork:
     """The Bi-Real ResNet-18.
 
@@ -51,8 +51,7 @@ def resnet18(
         width: Factor on every number of channels.
         stem: 224 for ImageNet's stem (7×7 convolution and max pooling, each with stride 2), 32 for a single
             3×3 convolution that keeps the size.
-        weights: `"binary"`, or for comparison `"latent"` or `"real"`.
-        neuron: The neuron to copy into every block; `LIF()` by default.
+        layers: `weights` and `neuron`, as in `vgg`.
 
     Example:
         >>> net = resnet18(num_classes=10, width=0.125, stem=32)
@@ -61,24 +60,24 @@ def resnet18(
     """
     if stem not in (224, 32):
         raise UserError(f"stem: received {stem}; expected 224 (7×7, pooled) or 32 (3×3), by image size.")
-    neuron = neuron or LIF()
+    weights, neuron = layers.get("weights", "binary"), layers.get("neuron") or LIF()
     channels = [scaled(stage, width) for stage in _STAGES]
-    layers: dict[str, nn.Module] = {}
+    made: dict[str, nn.Module] = {}
     if stem == 224:
-        layers["stem"] = nn.Conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
-        layers["norm"] = BatchNorm2d(channels[0])
-        layers["stem_pool"] = nn.MaxPool2d(3, stride=2, padding=1)
+        made["stem"] = nn.Conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
+        made["norm"] = BatchNorm2d(channels[0])
+        made["stem_pool"] = nn.MaxPool2d(3, stride=2, padding=1)
     else:
-        layers["stem"] = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
-        layers["norm"] = BatchNorm2d(channels[0])
+        made["stem"] = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
+        made["norm"] = BatchNorm2d(channels[0])
     entering = channels[0]
     for stage, leaving in enumerate(channels):
         for block in range(_BLOCKS_PER_STAGE):
             stride = 2 if stage > 0 and block == 0 else 1
-            layers[f"stage{stage + 1}_{block + 1}"] = _block(entering, leaving, stride, weights, neuron)
+            made[f"stage{stage + 1}_{block + 1}"] = _block(entering, leaving, stride, weights, neuron)
             entering = leaving
-    layers["lif"] = copy.deepcopy(neuron)
-    layers["pool"] = nn.AdaptiveAvgPool2d(1)
-    layers["flatten"] = nn.Flatten()
-    layers["classifier"] = nn.Linear(entering, num_classes)
-    return ImageNetwork(layers, in_channels, minimum_size=1)
+    made["lif"] = copy.deepcopy(neuron)
+    made["pool"] = nn.AdaptiveAvgPool2d(1)
+    made["flatten"] = nn.Flatten()
+    made["classifier"] = nn.Linear(entering, num_classes)
+    return ImageNetwork(made, in_channels, minimum_size=1)

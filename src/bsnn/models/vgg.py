@@ -5,6 +5,7 @@ The first convolution and the classifier are real-valued, every convolution betw
 
 import copy
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 from torch import nn
 
@@ -75,13 +76,15 @@ def vgg(
     return ImageNetwork(layers, in_channels, minimum_size=2 ** sum(item == POOL for item in plan))
 
 
+class LayerOptions(TypedDict, total=False):
+    """What the layers of any network are made of; see `vgg`."""
+
+    weights: Weights
+    neuron: LIF | None
+
+
 def vgg11(
-    num_classes: int = 10,
-    in_channels: int = 3,
-    width: float = 1.0,
-    *,
-    weights: Weights = "binary",
-    neuron: LIF | None = None,
+    num_classes: int = 10, in_channels: int = 3, width: float = 1.0, **layers: Unpack[LayerOptions]
 ) -> ImageNetwork:
     """The paper's VGG-11: 64C3-128C3-AP2-256C3-256C3-AP2-512C3-512C3-AP2-512C3-512C3-GAP-FC.
 
@@ -89,12 +92,11 @@ def vgg11(
         num_classes: Number of logits.
         in_channels: Channels of an image.
         width: Factor on every number of channels.
-        weights: `"binary"`, or for comparison `"latent"` or `"real"`.
-        neuron: The neuron to copy into every layer; `LIF()` by default.
+        layers: `weights` and `neuron`, as in `vgg`.
 
     Example:
         >>> net = vgg11(num_classes=10)
         >>> round(bsnn.model_size(net).stored_bytes / 1e6, 2), round(bsnn.model_size(net).real_bytes / 1e6, 2)
         (1.2, 36.91)
     """
-    return vgg(VGG11, num_classes=num_classes, in_channels=in_channels, width=width, weights=weights, neuron=neuron)
+    return vgg(VGG11, num_classes=num_classes, in_channels=in_channels, width=width, **layers)

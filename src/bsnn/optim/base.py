@@ -311,6 +311,7 @@ class FlipOptimizer(Optimizer):
         ]
         for saved_group, index, group, parameter in saved:
             self._check_saved(saved_group, state_dict["state"].get(index, {}), group, parameter)
+            self.check_settings(saved_group)
         super().load_state_dict(state_dict)
         # torch has cast the state to the parameters' type: take it again as it was saved.
         for _, index, _, parameter in saved:
@@ -318,12 +319,11 @@ class FlipOptimizer(Optimizer):
                 device = value.device if name == "roundings" else parameter.device
                 self.state[parameter][name] = value.detach().clone().to(device)
 
+    def check_settings(self, saved_group: dict[str, Any]) -> None:
+        """Refuses saved settings of a parameter group that this optimizer cannot go on with."""
+
     def _check_saved(
-        self,
-        saved_group: dict[str, Any],
-        saved: dict[str, Any],
-        group: dict[str, Any],
-        parameter: BinaryParameter,
+        self, saved_group: dict[str, Any], saved: dict[str, Any], group: dict[str, Any], parameter: BinaryParameter
     ) -> None:
         settings = (group.keys() ^ saved_group.keys()) - {"param_names"}
         tensors = saved.keys() ^ self.state[parameter].keys()

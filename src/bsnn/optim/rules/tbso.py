@@ -142,14 +142,8 @@ class TBSO(FlipOptimizer):
             )
         return int(t)
 
-    def _check_saved(
-        self,
-        saved_group: dict[str, Any],
-        saved: dict[str, Any],
-        group: dict[str, Any],
-        parameter: BinaryParameter,
-    ) -> None:
-        super()._check_saved(saved_group, saved, group, parameter)
+    def check_settings(self, saved_group: dict[str, Any]) -> None:
+        """See `FlipOptimizer.check_settings`."""
         if saved_group["time_steps"] != self.time_steps:
             raise UserError(
                 f"load_state_dict: the state was saved with time_steps={saved_group['time_steps']}; this "
