@@ -57,7 +57,7 @@ def read_events(path: Path, sensor: tuple[int, int] | None = None) -> Events:
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise UserError(f"{path}: not an event file; expected .aedat, .bin or .npz.")
+        raise UserError(f"{path}: not an event file; expected one of {', '.join(EVENT_ENDINGS)}.")
     events = reader(path, sensor)
     if events.t.size == 0:
         raise UserError(f"{path}: holds no events; remove the file or record it again.")
@@ -342,4 +342,6 @@ def _polarity(path: Path, polarity: np.ndarray) -> np.ndarray:
     )
 
 
+# To read another format, add its ending here: folders, commands and messages take them from this table.
 _READERS = {".aedat": _read_aedat, ".aedat2": _read_aedat, ".bin": _read_nmnist, ".npz": _read_npz}
+EVENT_ENDINGS = tuple(_READERS)

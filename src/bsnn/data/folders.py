@@ -12,7 +12,7 @@ from pathlib import Path
 from bsnn.data.audio import SOUND_ENDINGS, decode_sound
 from bsnn.data.cache import in_memory, remember, remember_measures
 from bsnn.data.dataset import ArrayDataset, Decode, FileDataset, Kind
-from bsnn.data.events import EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
+from bsnn.data.events import EVENT_ENDINGS, EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bsnn.data.images import IMAGE_ENDINGS, decode_image, image_head
 from bsnn.data.speech import SOUND_SHAPE, is_speech_commands
 from bsnn.data.tree import (
@@ -28,7 +28,6 @@ from bsnn.data.tree import (
 )
 from bsnn.errors import UserError
 
-EVENT_ENDINGS = (".aedat", ".aedat2", ".bin", ".npz")
 _ENDINGS: dict[Kind, tuple[str, ...]] = {
     "image": IMAGE_ENDINGS,
     "sound": SOUND_ENDINGS,
@@ -207,16 +206,13 @@ def _sensor(paths: list[Path]) -> tuple[int, int]:
             f"{paths[0].parent.parent}: {' and '.join(sorted(endings))} files together, which are of "
             "different cameras; give sensor=(rows, columns), or use one format."
         )
-    if endings == {".npz"}:
-        return _largest(paths, [_corner(path, None) for path in paths])
     if endings == {".bin"}:
         corners = [_corner(path, (256, 256)) for path in paths]
         beyond = sum(row > NMNIST_SENSOR[0] or column > NMNIST_SENSOR[1] for row, column in corners)
         # One recording beyond the N-MNIST camera is damaged; most of them are of another camera.
         return _largest(paths, corners) if 2 * beyond > len(paths) else NMNIST_SENSOR
-    found = read_events(paths[0]).sensor
-    assert found is not None, "AEDAT and N-MNIST recordings have a sensor"
-    return found
+    # A format that does not state its camera needs one that is large enough for every event.
+    return read_events(paths[0]).sensor or _largest(paths, [_corner(path, None) for path in paths])
 
 
 def _corner(path: Path, sensor: tuple[int, int] | None) -> tuple[int, int]:

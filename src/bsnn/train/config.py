@@ -42,7 +42,7 @@ class Config:
     width: float = _setting(1.0, "factor on every number of channels")
     leak: float = _setting(0.5, "λ of the neurons")
     threshold: float = _setting(1.0, "V_th of the neurons")
-    surrogate: str = _setting("sigmoid", "surrogate derivative: sigmoid, rectangle, triangle, arctan, or module:Class")
+    surrogate: str = _setting("sigmoid", "surrogate derivative, such as sigmoid or triangle, or module:Class")
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
     gradient: Literal["ottt", "ndot", "sltt", "bptt"] = _setting("ottt", "gradient rule", heading="gradients and flips")
