@@ -38,7 +38,7 @@ def text(result: Result) -> str:
         f"  training memory  {_kilobytes(result['training_bytes'])} at its peak, "
         f"{_kilobytes(result['latent_bptt_training_bytes'])} with latent weights and BPTT "
         f"({result['latent_bptt_training_bytes'] / result['training_bytes']:.1f}× less)\n"
-        f"  flips            {result['flip_ratio_first_epoch']:.2%} of the weights an update in the first "
+        f"  flips            {result['flip_ratio_first_epoch']:.2%} of the weights per update in the first "
         f"epoch, {result['flip_ratio_last_epoch']:.4%} in the last\n"
         f"  firing rates     {rates}\n"
         f"  exported         {result['model']}, {result['exported_accuracy']:.1%} without torch, "

@@ -1,9 +1,9 @@
 """What a deployed network takes on a device of 32 bits: constants in flash, memory in RAM."""
 
-import ctypes
 from typing import NamedTuple
 
 from bsnn.deploy.engine.layout import Layout, lay_out
+from bsnn.deploy.engine.tables import contents
 from bsnn.deploy.engine.weights import Weights, weights
 from bsnn.deploy.schema import Artifact, Scale, Synapse
 
@@ -56,12 +56,8 @@ def footprint(artifact: Artifact) -> Footprint:
         for numbers in device_weights(artifact).values()
         for array in (numbers.weight, numbers.multiplier, numbers.offset)
     )
-    words = sum(_words(table) for table in (*layout.ops, *layout.values))
+    # Integers, sizes and pointers are one word each on a device.
+    numbers = [number for table in (*layout.ops, *layout.values) for number in contents(table).values()]
+    words = sum(len(number) if isinstance(number, list) else 1 for number in numbers)
     membranes = sum(4 * artifact.values[i + 1].size for i in artifact.lifs)
     return Footprint(constants + _WORD_BYTES * words, membranes, layout.values_bytes, layout.scratch_bytes)
-
-
-def _words(table: ctypes.Structure) -> int:
-    """Integers, sizes and pointers are one word each on a device."""
-    parts = (getattr(table, field[0]) for field in table._fields_)
-    return sum(len(part) if isinstance(part, ctypes.Array) else 1 for part in parts)

@@ -1,7 +1,7 @@
 """How many bytes a network takes, counted from what is stored (paper, Table 2).
 
 Counted are parameters: a binary one as its packed bits, every other with its own type. BatchNorm's running
-statistics do not count, because a deployed network holds them folded into the same two numbers a channel.
+statistics do not count, because a deployed network holds them folded into the same two numbers per channel.
 """
 
 from typing import NamedTuple

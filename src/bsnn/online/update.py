@@ -41,7 +41,7 @@ def online_update(
         frames: The input of each time step: `[T, B, ...]`, or `itertools.repeat(x, T)` for a still image.
         loss: Loss of one time step from its logits.
         optimizers: Flip optimizers and ordinary ones.
-        accumulate: One update at the end of the sequence instead of one a time step.
+        accumulate: One update at the end of the sequence instead of one per time step.
         state: State to go on from; zeros by default.
 
     Returns:

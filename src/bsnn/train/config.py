@@ -46,7 +46,9 @@ class Config:
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
     gradient: Literal["ottt", "ndot", "sltt", "bptt"] = _setting("ottt", "gradient rule", heading="gradients and flips")
-    updates: Literal["real-time", "accumulated"] = _setting("real-time", "one update a time step or a sequence")
+    updates: Literal["real-time", "accumulated"] = _setting(
+        "real-time", "one update per time step, or one per sequence"
+    )
     optimizer: str = _setting("tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class")
     gamma: float = _setting(5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2")
     one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum")
@@ -66,7 +68,7 @@ class Config:
     sgd_momentum: float = _setting(0.0, "of SGD on the real-valued parameters")
     mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss")
     epochs: int = _setting(400, "passes over the training data")
-    batch_size: int = _setting(128, "samples an update, over all processes")
+    batch_size: int = _setting(128, "samples per update, over all processes")
 
     crop_padding: int = _setting(0, "zeros around an image before a random crop", heading="augmentation")
     flip: bool = _setting(False, "mirror half of the images")

@@ -33,6 +33,17 @@ class OpTable(ctypes.Structure):
     )
 
 
+def contents(table: ValueTable | OpTable) -> dict[str, int | list[int]]:
+    """The fields of a table by name: numbers, or lists of them; a null pointer is 0.
+
+    Example:
+        >>> contents(ValueTable(kind=1, channels=8))["channels"]
+        8
+    """
+    fields = {name: getattr(table, name) for name, *_ in table._fields_}
+    return {name: list(v) if isinstance(v, ctypes.Array) else int(v or 0) for name, v in fields.items()}
+
+
 class ModelTable(ctypes.Structure):
     """`bsnn_model` of engine.h."""
 

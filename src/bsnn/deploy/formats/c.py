@@ -4,7 +4,6 @@ Nothing is allocated: memory is static, and its size stands in model.h. Golden v
 checks them.
 """
 
-import ctypes
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.layout import Layout
+from bsnn.deploy.engine.tables import DENSE, OpTable, ValueTable, contents
 from bsnn.deploy.engine.weights import Weights
 from bsnn.deploy.footprint import WORD_BITS, device_layout, device_weights, footprint
 from bsnn.deploy.formats import _c_text
@@ -24,7 +24,6 @@ _SHARED = Path(__file__).parents[2] / "csrc"
 _HEADERS = ("convolution.h", "count.h", "count_width.h", "words.h")
 _GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
-_DENSE = 1
 
 
 def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def _write(out: Path, name: str, text: str) -> int:
 
 def _tables(layout: Layout, numbers: dict[int, Weights]) -> tuple[str, str]:
     """Weights as constants, and the tables that point to them."""
-    dense = {layer for op, layer in zip(layout.ops, layout.layers, strict=True) if op.op == _DENSE}
+    dense = {layer for op, layer in zip(layout.ops, layout.layers, strict=True) if op.op == DENSE}
     constants = []
     for layer, found in numbers.items():
         # 16-bit weights are read as such; bytes of one-bit weights may begin anywhere.
@@ -94,14 +93,12 @@ def _tables(layout: Layout, numbers: dict[int, Weights]) -> tuple[str, str]:
     return "\n".join(constants), "\n".join(tables)
 
 
-def _fields(table: ctypes.Structure) -> dict[str, str]:
+def _fields(table: OpTable | ValueTable) -> dict[str, str]:
     """The fields of a table as C."""
-    found = {}
-    for name, *_ in table._fields_:
-        value = getattr(table, name)
-        several = isinstance(value, ctypes.Array)
-        found[name] = "{" + ", ".join(map(str, value)) + "}" if several else str(int(value or 0))
-    return found
+    return {
+        name: "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
+        for name, value in contents(table).items()
+    }
 
 
 def _checksum(membranes: list[np.ndarray]) -> int:
