@@ -1,30 +1,59 @@
 """Plain twins of what the library does fast: dense ±1 weights, ordinary autograd, one obvious line after another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-class DenseFlips:
-    """BSO and T-BSO on dense float weights, as the paper writes them."""
+class DenseBSO:
+    """BSO on dense float weights, as the paper writes it.
 
-    def __init__(
-        self, weights: Tensor, gamma: float, beta1: float, beta2: float = 0.0, eps: float = 0.0, time_steps: int = 0
-    ) -> None:
-        self.weights = weights.clone()
-        self.gamma, self.rate1, self.rate2, self.eps = gamma, 1 - beta1, 1 - beta2, eps
+    Args:
+        weights: The signs to begin with.
+        config: Settings by the names of the fields of a training config, as `bsnn.optim.rules.build` takes them.
+    """
+
+    def __init__(self, weights: Tensor, config: Mapping[str, Any]) -> None:
+        self.weights, self.config = weights.clone(), config
         self.momentum = torch.zeros_like(weights)
-        self.second_moments = [0.0] * time_steps
 
-    def update(self, gradient: Tensor, t: int | None = None) -> None:
-        self.momentum = (1 - self.rate1) * self.momentum + self.rate1 * gradient
-        threshold = self.gamma
-        if t is not None:
-            mean_square = float((gradient.double() ** 2).mean())
-            self.second_moments[t] += self.rate2 * (mean_square - self.second_moments[t])
-            threshold = self.gamma * (self.second_moments[t] + self.eps) ** 0.5
-        self.weights = torch.where(self.weights * self.momentum > threshold, -self.weights, self.weights)
+    def update(self, gradient: Tensor, t: int) -> None:
+        rate = self.config["one_minus_beta1"]
+        self.momentum = (1 - rate) * self.momentum + rate * gradient
+        flips = self.weights * self.momentum > self.threshold(float((gradient.double() ** 2).mean()), t)
+        self.weights = torch.where(flips, -self.weights, self.weights)
+
+    def threshold(self, mean_square: float, t: int) -> float:
+        return self.config["gamma"]
+
+
+class DenseTBSO(DenseBSO):
+    """T-BSO: a threshold for each time step, from the mean squares of its gradients."""
+
+    def __init__(self, weights: Tensor, config: Mapping[str, Any]) -> None:
+        super().__init__(weights, config)
+        self.second_moments = [0.0] * config["time_steps"]
+
+    def threshold(self, mean_square: float, t: int) -> float:
+        self.second_moments[t] += self.config["one_minus_beta2"] * (mean_square - self.second_moments[t])
+        return self.config["gamma"] * (self.second_moments[t] + self.config["eps"]) ** 0.5
+
+
+class DenseSigmaBSO(DenseBSO):
+    """Sigma-BSO: a threshold in standard deviations of the momentum of gradients that are noise."""
+
+    variance = 0.0
+
+    def threshold(self, mean_square: float, t: int) -> float:
+        rate = self.config["one_minus_beta1"]
+        self.variance = (1 - rate) ** 2 * self.variance + rate**2 * mean_square
+        return self.config["gamma"] * self.variance**0.5
+
+
+# The twin of each flip rule, by the name of the rule.
+TWINS: dict[str, type[DenseBSO]] = {"bso": DenseBSO, "tbso": DenseTBSO, "sigma": DenseSigmaBSO}
 
 
 def bop(weights: Tensor, momentum: Tensor, gradient: Tensor, rate: float, threshold: float) -> tuple[Tensor, Tensor]:

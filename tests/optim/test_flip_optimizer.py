@@ -1,0 +1,162 @@
+"""What flip optimizers share: settings, the initial momentum, gradients that backward folds in."""
+
+import math
+
+import pytest
+import torch
+from flip_cases import chain, give, parameter
+from torch import nn
+
+import bsnn
+from bsnn.nn.bits import BinaryParameter, signs
+from bsnn.optim import BSO, TBSO, FlipOptimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: BSO(p, gamma=-1.0), "gamma: received -1.0"),
+        (lambda p: BSO(p, gamma=math.nan), "gamma: received nan"),
+        (lambda p: BSO(p, beta=1.0), "beta: received"),
+        (lambda p: TBSO(p, betas=(0.9, -0.1), time_steps=1), "beta: received"),
+        (lambda p: TBSO(p, eps=-1e-3, time_steps=1), "eps: received"),
+        (lambda p: TBSO(p, time_steps=0), "time_steps=0"),
+        (lambda p: TBSO(p, time_steps=True), "time_steps=True"),
+        (lambda p: TBSO([{"params": p, "time_steps": 7}], time_steps=2), "group with time_steps=7; expected 2"),
+        (lambda p: BSO([{"params": p, "lr": 0.1}]), "received the setting lr; expected some of gamma"),
+        (lambda p: BSO([{"params": p, "beta": 1.5}]), "beta: received"),
+        (lambda p: BSO(p[0]), "received one parameter; expected a list"),
+        (lambda p: BSO(p, initial_momentum=-1.0), "initial_momentum: received"),
+        (lambda p: BSO([{"params": p, "gamma": -2.0}]), "gamma: received -2.0"),
+    ],
+)
+def test_bad_settings_are_refused(make, message: str) -> None:
+    with pytest.raises(bsnn.UserError, match=message):
+        make([parameter(1, -1)])
+
+
+def test_groups_take_decays_as_the_constructor_does() -> None:
+    first = BSO([{"params": [parameter(1)], "beta": 0.5}]).param_groups[0]
+    assert first["one_minus_beta1"] == 0.5
+    second = TBSO([{"params": [parameter(1)], "betas": (0.5, 0.75)}], time_steps=2).param_groups[0]
+    assert (second["one_minus_beta1"], second["one_minus_beta2"]) == (0.5, 0.25)
+
+
+def test_initial_momentum_guards_trained_weights() -> None:
+    torch.manual_seed(0)
+    flipped = {}
+    for delta in (0.0, 1.0):
+        weight = BinaryParameter.from_signs(torch.randn(1000))
+        flip = BSO([weight], gamma=0.0, initial_momentum=delta)
+        weight.grad = torch.randn(1000)
+        flip.step()
+        flipped[delta] = flip.flip_ratio
+    assert flipped[0.0] == pytest.approx(0.5, abs=0.05)
+    assert flipped[1.0] == 0.0
+
+
+def test_initial_momentum_holds_on_to_weights_that_are_loaded_later() -> None:
+    weight = BinaryParameter.from_signs(torch.randn(1000))
+    flip = BSO([weight], gamma=0.0, initial_momentum=1.0)
+    weight.bits.copy_(BinaryParameter.from_signs(torch.randn(1000)).bits)
+    weight.grad = torch.randn(1000)
+    flip.step()
+    assert flip.flip_ratio == 0.0
+
+
+def test_parameters_without_gradient_are_left_alone() -> None:
+    used, unused = parameter(1, 1), parameter(1, 1)
+    flip = BSO([used, unused], gamma=0.0)
+    give(used, 1.0, -1.0)
+    flip.step()
+    assert flip.flip_counts == [1, 0]
+    assert flip.flip_ratio == 0.25
+
+
+def test_a_bad_gradient_ends_an_accumulated_sequence_without_a_mark_of_its_own() -> None:
+    weight, idle = parameter(1, 1), parameter(1, 1)
+    flip = BSO([weight, idle], gamma=0.0, beta=0.5)
+    give(weight, 1.0, 1.0)
+    flip.accumulate()
+    give(weight, math.nan, 1.0)
+    with pytest.raises(bsnn.UserError, match="holds NaN"):
+        flip.accumulate()
+    assert flip.state[weight]["momentum"].tolist() == [0.5, 0.5]
+    assert signs(weight).tolist() == [1, 1]
+    # What follows is a new sequence, which decays the momentum; a parameter without gradients stays as it is.
+    flip.state[idle]["momentum"].fill_(1.0)
+    give(weight, 1.0, 1.0)
+    flip.accumulate()
+    flip.step()
+    assert flip.state[weight]["momentum"].tolist() == [0.75, 0.75]
+    assert signs(idle).tolist() == [1, 1]
+    assert flip.flip_counts == [2, 0]
+
+
+def test_one_gradient_is_alive_at_a_time() -> None:
+    net, x = chain()
+    flip, alive = BSO(net.parameters()), []
+    flip.reduce_gradients(lambda gradient: alive.append(sum(p.grad is not None for p in net.parameters())))
+    net(x, None)[0].spikes.sum().backward()
+    assert alive == [0] * 4  # each has left its parameter already
+
+
+def test_gradients_are_reduced_before_they_are_used() -> None:
+    net, x = chain()
+    flip = BSO(net.parameters(), beta=0.0)
+    flip.reduce_gradients(lambda gradient: nn.init.constant_(gradient, 2.0))
+    net(x, None)[0].spikes.sum().backward()
+    flip.step()
+    assert all(flip.state[p]["momentum"].eq(2.0).all() for p in net.parameters())
+
+
+def test_misuse_of_gradients_that_are_folded_in_teaches() -> None:
+    net, x = chain()
+    flip = BSO(net.parameters())
+    net(x, None)[0].spikes.sum().backward()
+    with pytest.raises(bsnn.UserError, match=r"expected step\(\) or accumulate\(\) after each backward"):
+        net(x, None)[0].spikes.sum().backward()
+    with pytest.raises(bsnn.UserError, match="unfinished sequence"):
+        flip.state_dict()
+    flip.zero_grad()
+    other = BSO(net.parameters())
+    with pytest.raises(bsnn.UserError, match="two flip optimizers hold the same parameter"):
+        net(x, None)[0].spikes.sum().backward()
+    del flip
+    other.zero_grad()
+    net(x, None)[0].spikes.sum().backward()
+    other.step()
+
+
+def test_moving_the_network_moves_the_momentum_along() -> None:
+    layer = bsnn.BinaryLinear(4, 2)
+    flip = BSO([layer.weight])
+    layer.double()
+    layer(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
+    flip.step()
+    assert flip.state[layer.weight]["momentum"].dtype == torch.float64
+
+
+def test_momentum_of_half_precision_parameters_is_single() -> None:
+    weight = BinaryParameter.from_signs(torch.ones(4, dtype=torch.bfloat16))
+    flip = TBSO([weight], time_steps=1, initial_momentum=0.5)
+    for _ in range(3):
+        weight.grad = torch.ones(4, dtype=torch.bfloat16)
+        flip.step(t=0)
+    momentum = flip.state[weight]["momentum"]
+    assert momentum.dtype == torch.float32
+    assert momentum[0].item() == pytest.approx(-0.5 * 0.999**3 + (1 - 0.999**3), rel=1e-5)
+
+
+def test_an_own_rule_takes_a_few_lines() -> None:
+    class SignOnly(FlipOptimizer):
+        def __init__(self, params) -> None:
+            super().__init__(params, {"one_minus_beta1": 1.0, "initial_momentum": 0.0})
+
+        def rule(self, group, parameter, t):
+            return lambda signs, momentum: signs * momentum > 0
+
+    weight = parameter(1, -1)
+    give(weight, 1.0, 1.0)
+    SignOnly([weight]).step()
+    assert signs(weight).tolist() == [-1, -1]

@@ -1,0 +1,45 @@
+"""Schedules: their factors, and how they anneal settings and resume."""
+
+import pickle
+
+import pytest
+import torch
+from flip_cases import parameter
+from torch import nn
+
+import bsnn
+from bsnn.optim import BSO, Schedule, constant, cosine, inverse_sqrt, step_decay
+
+
+def test_factors() -> None:
+    assert [constant()(k) for k in (0, 9)] == [1.0, 1.0]
+    assert [step_decay(50)(k) for k in (0, 49, 50, 100)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert [cosine(10)(k) for k in (0, 5, 10, 11)] == pytest.approx([1, 0.5, 0, 0])
+    assert [inverse_sqrt()(k) for k in (0, 3, 99)] == pytest.approx([1, 0.5, 0.1])
+
+
+def test_schedule_anneals_both_and_resumes() -> None:
+    weight = parameter(1, -1)
+    flip = BSO([{"params": [weight], "gamma": 0.2}], beta=0.9)
+    schedule = Schedule(flip, gamma=step_decay(2), one_minus_beta1=cosine(4))
+    for _ in range(2):
+        schedule.step()
+    assert flip.param_groups[0]["gamma"] == pytest.approx(0.02)
+    assert flip.param_groups[0]["one_minus_beta1"] == pytest.approx(0.05)
+    fresh = BSO([{"params": [weight], "gamma": 0.2}], beta=0.9)
+    resumed = Schedule(fresh, gamma=step_decay(2), one_minus_beta1=cosine(4))
+    resumed.load_state_dict(pickle.loads(pickle.dumps(schedule.state_dict())))
+    schedule.step()
+    resumed.step()
+    assert fresh.param_groups[0]["one_minus_beta1"] == flip.param_groups[0]["one_minus_beta1"]
+    sgd = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    decay = Schedule(sgd, lr=cosine(2))
+    decay.step()
+    assert sgd.param_groups[0]["lr"] == pytest.approx(0.05)
+    with pytest.raises(bsnn.UserError, match="received 'lr'; expected a setting of BSO, such as gamma"):
+        Schedule(flip, lr=cosine(2))
+    two_groups = BSO([{"params": [parameter(1)]}, {"params": [parameter(1)]}])
+    with pytest.raises(
+        bsnn.UserError, match=r"received a schedule of \[\['gamma', 'one_minus_beta1'\]\] by parameter group"
+    ):
+        Schedule(two_groups).load_state_dict(schedule.state_dict())

@@ -1,0 +1,62 @@
+"""The memory that a run counts, and the warning if there is too little."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_runs import TINY, assert_equal
+
+from bsnn.paper.recipes import recipe
+from bsnn.train import build, loop as train, trainer
+from bsnn.train.build import load_data
+from bsnn.train.config import Config
+from bsnn.train.trainer import Trainer
+
+
+def trained(config: Config, epochs: int = 1) -> Trainer:
+    run = Trainer(config, *load_data(config, None))
+    for _ in range(epochs):
+        run.train_epoch()
+        run.finish_epoch()
+    return run
+
+
+def test_the_memory_of_a_run_is_its_own_whatever_the_process_did_before() -> None:
+    def counted(**changes: Any) -> int:
+        return trained(dataclasses.replace(TINY, **changes)).history[-1]["training_bytes"]
+
+    counted()  # what a process makes once and keeps
+    small, large = counted(), counted(batch_size=128)
+    assert large > 3 * small
+    assert counted() == small
+    assert counted(weights="latent", gradient="bptt") > 2 * small
+    net = build.build_network(dataclasses.replace(TINY, weights="latent"), 10, 1)
+    momentum = sum(parameter.nbytes for parameter in net.parameters())
+    assert counted(weights="latent", sgd_momentum=0.9) - counted(weights="latent") == momentum
+
+
+def test_counting_memory_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = trained(TINY, epochs=2).state()
+    monkeypatch.setattr(trainer, "peak_bytes", lambda compute: [compute(), 1][1])
+    plain = trained(TINY, epochs=2).state()
+    for state in (counted, plain):
+        lines = state.pop("history")
+        assert lines[0]["training_bytes"] == lines[1]["training_bytes"] == state.pop("tally")["training_bytes"]
+    assert_equal(counted, plain)
+
+
+def test_a_checkpoint_from_before_memory_was_counted_goes_on_without() -> None:
+    old = trained(TINY).state()
+    del old["tally"]["training_bytes"], old["history"][0]["training_bytes"]
+    run = Trainer(TINY, *load_data(TINY, None))
+    run.load_state(old)
+    run.train_epoch()
+    assert "training_bytes" not in run.finish_epoch()
+
+
+def test_a_run_that_will_not_fit_is_warned_about(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    config = dataclasses.replace(recipe("digits"), plan=(4, 4), train_samples=64, epochs=1)
+    monkeypatch.setattr("bsnn.train.loop.free_bytes", lambda: 1000)
+    train.train(config, tmp_path / "run")
+    assert "warning: training needs about" in capsys.readouterr().err
