@@ -21,7 +21,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 # Every table and figure at the scale that two cores finish, one target each. What was interrupted goes on.
 reproduce: $(TARGETS:%=reproduce-%)
