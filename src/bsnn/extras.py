@@ -48,6 +48,8 @@ def named_object(name: str, option: str) -> Any:
         6.283185307179586
     """
     module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise UserError(f"{option}: received {name!r}; expected module:Name, such as my_module:MyClass.")
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
@@ -57,8 +59,13 @@ def named_object(name: str, option: str) -> Any:
             f"{option}: there is no module {error.name}, which {name} needs; expected one that Python finds from here. "
             "Is its folder in PYTHONPATH?"
         ) from error
+    except Exception as error:
+        raise UserError(
+            f"{option}: the module {module_name} cannot be imported ({type(error).__name__}: {error}); try it with "
+            f"python -c 'import {module_name}'."
+        ) from error
     finally:
         sys.path.remove(folder)
     if not hasattr(module, attribute):
-        raise UserError(f"{option}: the module {module_name} has no {attribute!r}; expected module:Name, as {name}.")
+        raise UserError(f"{option}: the module {module_name} has no {attribute!r}; expected a name that it defines.")
     return getattr(module, attribute)

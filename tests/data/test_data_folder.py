@@ -358,7 +358,7 @@ def test_a_corrupt_picture_in_the_middle_is_named(tmp_path):
     write_images(tmp_path)
     whole = gray(5)
     put(tmp_path / "class1" / "5.png", whole[:-30])
-    with pytest.raises(UserError, match=r"class1/5.png: not a whole picture"):
+    with pytest.raises(UserError, match=r"class1/5.png: not a complete picture"):
         [folder(tmp_path, split) for split in ("train", "test")]
 
 

@@ -55,6 +55,10 @@ def corruption(found: Any) -> list[str]:
     return [f"{found['counts']['refused by name, the one before used']:,} damaged checkpoints"]
 
 
+def behavior(found: Any) -> list[str]:
+    return [f"all {len(found['digests'])} cases are the same"]
+
+
 def two_processes(found: Any) -> list[str]:
     double = next(part for part in found["results"] if part["dtype"] == "float64")
     return [f"{double['flip_steps']} updates", f"{double['flips_that_differ']} flips differ"]
@@ -172,7 +176,7 @@ IN_REPRODUCE = (figure4, figure5, regret)
 CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
-        demo, augmentation, data_real, survival, corruption, two_processes, inference, deployed, mutations,
+        demo, augmentation, data_real, survival, corruption, behavior, two_processes, inference, deployed, mutations,
         small_recipes, sizes, cifar10_methods, training, memory, scaling,
         *IN_REPRODUCE,
     )

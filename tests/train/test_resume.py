@@ -90,6 +90,16 @@ def test_broken_files_beside_the_checkpoints_are_written_again(name: str, finish
     assert json.loads((out / "config.json").read_text()) == whole
 
 
+def test_resuming_a_finished_run_restores_its_files(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    (out / "config.json").write_text("{")
+    (out / "metrics.jsonl").unlink()
+    assert train.train(TINY, out, resume=True)["finished_before"]
+    assert (out / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
+    assert json.loads((out / "config.json").read_text())["config"] == dataclasses.asdict(TINY) | {"plan": [*TINY.plan]}
+
+
 def test_kill_9_and_resume_end_with_the_same_bits(tmp_path: Path) -> None:
     config = dataclasses.replace(TINY, epochs=12)
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -19,6 +19,8 @@ def open_model(path: str) -> Any:
     if _is_shipped(path):
         return bsnn.load(bsnn.digits_model())
     if Path(path).is_dir() and not (Path(path) / "model.bsnn").exists():
+        if not (Path(path) / "config.json").exists():
+            raise UserError(f"{path!r} is a folder, but not a run; expected a model file, or a run directory.")
         raise UserError(f"{path} holds no model.bsnn; make it with: bsnn export {path}")
     return bsnn.load(path)
 

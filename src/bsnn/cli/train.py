@@ -172,6 +172,6 @@ def text(result: Result) -> str:
     if result["finished_before"]:
         return f"{result['run']} was finished already: test accuracy {result['test_accuracy']:.4f}"
     return (
-        f"test accuracy {result['test_accuracy']:.4f} after {result['epochs']} epochs and "
+        f"test accuracy {result['test_accuracy']:.4f} after {result['epochs']} epoch{'s' * (result['epochs'] > 1)} and "
         f"{result['train_seconds'] / 60:.1f} minutes, {result['peak_bytes'] / 1e9:.2f} GB at most; in {result['run']}"
     )

@@ -81,7 +81,7 @@ def decode(content: bytes) -> Artifact:
         BadModel: If they are not a whole and consistent model file.
     """
     if len(content) < _HEADER_AT or content[:8] != _MAGIC:
-        raise BadModel("this is no model file (it does not begin with BSNNMODL); make one with `bsnn export`.")
+        raise BadModel("this is not a model file (it does not begin with BSNNMODL); make one with `bsnn export`.")
     _, version, header_length, length = _START.unpack_from(content)
     if version != _VERSION:
         raise BadModel(f"it has version {version} of the format, and this bsnn reads version {_VERSION}; update bsnn.")

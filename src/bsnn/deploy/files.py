@@ -48,7 +48,7 @@ def _array(path: Path) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path}: not a whole array ({error}); expected a .npy file of numbers.") from error
+        raise UserError(f"{path}: not a complete array ({error}); expected a .npy file of numbers.") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
         raise UserError(f"{path}: holds {getattr(array, 'dtype', 'an archive')}; expected one array of numbers.")
     if array.dtype.kind in "ui":

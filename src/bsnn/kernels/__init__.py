@@ -105,7 +105,7 @@ def _current() -> str:
 
 def _set(name: str) -> None:
     global _name
-    if name not in _BACKENDS:
+    if not isinstance(name, str) or name not in _BACKENDS:
         raise UserError(f"backend: received {name!r}; expected one of {', '.join(_BACKENDS)}.")
     if not _is_available(name):
         raise UserError(

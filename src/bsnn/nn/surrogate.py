@@ -147,7 +147,18 @@ def named(name: str) -> Surrogate:
         Triangle(width=1.0)
     """
     if ":" in name:
-        return named_object(name, "surrogate")()
+        made = named_object(name, "surrogate")
+        try:
+            made = made()
+        except TypeError as error:
+            raise UserError(
+                f"surrogate: {name} cannot be built without arguments ({error}); give them defaults."
+            ) from error
+        if not callable(getattr(made, "derivative", None)):
+            raise UserError(
+                f"surrogate: {name} has no method `derivative`; expected one, as bsnn.nn.surrogate.Sigmoid has."
+            )
+        return made
     own = {key.lower(): value for key, value in globals().items() if getattr(value, "__module__", "") == __name__}
     found = {key: value for key, value in own.items() if value is not Surrogate and hasattr(value, "derivative")}
     if name not in found:

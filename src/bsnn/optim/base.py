@@ -48,6 +48,14 @@ class FlipOptimizer(Optimizer):
     _momentum_bits = 32
 
     def __init__(self, params: Any, defaults: dict[str, Any], *, momentum_bits: int = 32) -> None:
+        if type(self).rule is FlipOptimizer.rule:
+            raise UserError(f"{type(self).__name__} has no flip rule; override `rule`, as in examples/own_rule.py.")
+        if "one_minus_beta1" not in defaults:
+            raise UserError(
+                f"{type(self).__name__}: received the settings {', '.join(defaults) or 'none'}; expected "
+                "one_minus_beta1, the rate of the momentum, among them."
+            )
+        defaults = {**defaults, "initial_momentum": defaults.get("initial_momentum", 0.0)}
         _check_numbers(defaults)
         if momentum_bits not in (8, 32):
             raise UserError(f"momentum_bits: received {momentum_bits!r}; expected 32, or 8 for less memory.")
@@ -287,7 +295,7 @@ class FlipOptimizer(Optimizer):
             parameter: Whose weights they are.
             t: The time step; None after `accumulate`.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no rule; override FlipOptimizer.rule.")
+        raise NotImplementedError
 
     def checked_time(self, t: int | None) -> int | None:
         """The time step, if the rule can use it."""

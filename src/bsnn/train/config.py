@@ -46,9 +46,7 @@ class Config:
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
     gradient: Literal["ottt", "ndot", "sltt", "bptt"] = _setting("ottt", "gradient rule", heading="gradients and flips")
-    updates: Literal["real-time", "accumulated"] = _setting(
-        "real-time", "one update per time step, or one per sequence"
-    )
+    updates: Literal["real-time", "accumulated"] = _setting("real-time", "one update per time step or per sequence")
     optimizer: str = _setting("tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class")
     gamma: float = _setting(5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2")
     one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum")

@@ -55,6 +55,8 @@ def train(
         if state is not None:
             _check_same(out, config, saved_config(state))
             if state["place"][0] >= config.epochs:
+                if world.is_first:
+                    run.restore(config, data or run.data(), state["history"])
                 return _result(run, state["history"], finished_before=True)
             data = data or run.data()
         trainer = build_trainer(config, data, world, workers, state)

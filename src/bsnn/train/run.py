@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,24 @@ class RunDirectory:
         """Writes config.json."""
         content = {
             "config": dataclasses.asdict(config),
-            "data": data,
+            "data": None if data is None else os.path.abspath(data),
             "versions": {"bsnn": bsnn.__version__, "python": platform.python_version(), "torch": torch.__version__},
             "git_commit": git_commit(),
         }
         write_file(self.path / "config.json", (json.dumps(content, indent=1) + "\n").encode())
+
+    def restore(self, config: Config, data: str | None, history: Sequence[EpochMetrics]) -> None:
+        """Writes config.json and metrics.jsonl again if they are gone or damaged."""
+        if not self._holds("config.json", lambda text: json.loads(text)["config"]):
+            self.start(config, data)
+        if not self._holds("metrics.jsonl", lambda text: [json.loads(line) for line in text.splitlines()] == history):
+            self.write_history(history)
+
+    def _holds(self, name: str, check: Callable[[str], Any]) -> bool:
+        try:
+            return bool(check((self.path / name).read_text()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def data(self) -> str | None:
         """The folder of data that the run was started with, if config.json can tell."""

@@ -94,6 +94,8 @@ class Engine:
         if len(frames) != 1:
             raise UserError(f"step: received shape {x.shape}; expected one time step, [B, C, H, W].")
         membranes = begin = self.artifact.membranes(frames.shape[1])
+        if not isinstance(state, State | None):
+            raise UserError(f"step: received {state!r} for a state; expected what the step before returned, or None.")
         if state is not None:
             membranes = [m.copy() for m in state.membranes]
         if [(m.shape, m.dtype) for m in membranes] != [(m.shape, m.dtype) for m in begin]:

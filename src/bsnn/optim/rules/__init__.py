@@ -25,7 +25,7 @@ def names() -> tuple[str, ...]:
         >>> {"bso", "tbso"} <= set(names())
         True
     """
-    return tuple(module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def find(name: str) -> "type[FlipOptimizer]":
@@ -43,7 +43,12 @@ def find(name: str) -> "type[FlipOptimizer]":
     if name in names():
         module = need(f"{__name__}.{name}")
         own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
-        return next(value for value in own if inspect.isclass(value) and issubclass(value, FlipOptimizer))
+        found = [value for value in own if inspect.isclass(value) and issubclass(value, FlipOptimizer)]
+        if not found:
+            raise UserError(
+                f"{module.__name__} defines no FlipOptimizer; expected one, or a file name that begins with _."
+            )
+        return found[-1]
     if ":" not in name:
         raise UserError(
             f"optimizer: received {name!r}; expected one of {', '.join(names())}, or module:Class for a rule of your "
@@ -86,10 +91,15 @@ def build(rule: "type[FlipOptimizer]", params: Any, config: Mapping[str, Any]) -
         config: The fields of a training config, by name.
     """
     arguments: dict[str, Any] = {}
-    for name in list(inspect.signature(rule).parameters)[1:]:
+    for name, parameter in list(inspect.signature(rule).parameters.items())[1:]:
         if name in _DECAYS:
             decays = tuple(1 - config[field] for field in _DECAYS[name])
             arguments[name] = decays if name == "betas" else decays[0]
         elif name in config:
             arguments[name] = config[name]
+        elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            raise UserError(
+                f"optimizer: {rule.__name__} requires {name!r}, which no config has; give it a default, or the "
+                "name of a field that `bsnn train --help` lists."
+            )
     return rule(params, **arguments)
