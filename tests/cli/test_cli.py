@@ -244,7 +244,7 @@ def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -
     [
         (["predict", "digits", "nowhere.png"], "nowhere.png: there is no such file"),
         (["predict", "nowhere.bsnn", "x.png"], "nowhere.bsnn cannot be read"),
-        (["predict", __file__, __file__], "no model file"),
+        (["predict", __file__, __file__], "not a model file"),
         (["predict", "digits", __file__], "not a complete picture"),
         (["inspect", "src"], "is a folder, but not a run"),
         (["export", "src"], "no checkpoint"),

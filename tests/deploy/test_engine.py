@@ -322,5 +322,5 @@ def test_loading_and_predicting_never_imports_torch() -> None:
 def test_a_file_that_is_missing_is_named() -> None:
     with pytest.raises(bsnn.UserError, match=r"nowhere\.bsnn cannot be read"):
         bsnn.load("nowhere.bsnn")
-    with pytest.raises(BadModel, match="no model file"):
+    with pytest.raises(BadModel, match="not a model file"):
         bsnn.load(__file__)

@@ -23,9 +23,9 @@ def test_a_changed_header_with_a_right_checksum_is_read_when_it_is_sound(content
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda c: b"", "no model file"),
-        (lambda c: c[:40], "no model file"),
-        (lambda c: b"PK" + c[2:], "no model file"),
+        (lambda c: b"", "not a model file"),
+        (lambda c: c[:40], "not a model file"),
+        (lambda c: b"PK" + c[2:], "not a model file"),
         (lambda c: c[:8] + b"\x02" + c[9:], "version 2"),
         (lambda c: c[:-1], "bytes long"),
         (lambda c: c + b"\0", "bytes long"),

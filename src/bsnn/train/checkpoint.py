@@ -83,7 +83,7 @@ def load(path: Path) -> Any:
     digest, payload = content[8:40], content[40:]
     if content[:8] != _MAGIC or hashlib.sha256(payload).digest() != digest:
         raise DamagedCheckpoint(
-            f"{path}: received {len(content)} bytes that are not a complete checkpoint; expected one written by bsnn train."
+            f"{path}: received {len(content)} bytes that are not a complete checkpoint; expected one of bsnn train."
         )
     try:
         length = int.from_bytes(payload[:8], "little")
