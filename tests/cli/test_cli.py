@@ -1,6 +1,8 @@
 import dataclasses
 import itertools
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -127,11 +129,13 @@ def test_python_m_bsnn_is_bsnn() -> None:
     assert done.stdout == f"bsnn {bsnn.__version__}\n"
 
 
+TINY = ["--epochs", "1", "--train-samples", "256", "--plan", "8,pool,16"]
+
+
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("deploy") / "run"
-    options = ["--epochs", "1", "--train-samples", "256", "--plan", "8,pool,16", "--out", str(run)]
-    assert cli.main(["train", "digits", *options]) == 0
+    assert cli.main(["train", "digits", *TINY, "--out", str(run)]) == 0
     return run
 
 
@@ -145,8 +149,31 @@ def test_a_run_holds_its_model_and_exports_the_same_bytes(finished_run: Path, tm
     assert "samples" not in result
     assert cli.main(["export", str(finished_run), "--out", str(out), "--compare"]) == 0
     assert "of 256 test samples" in capsys.readouterr().out
+    assert out.read_bytes() == (finished_run / "model.bsnn").read_bytes(), "comparing changes no byte"
     assert cli.main(["export", str(finished_run), "--out", str(out), "--compare"]) == 0
     assert "got another class" in capsys.readouterr().out
+
+
+def test_a_damaged_checkpoint_is_passed_over(finished_run: Path, tmp_path: Path, capsys) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    max((run / "checkpoints").glob("update-*")).write_bytes(b"cut short")
+    assert cli.main(["export", str(run)]) == 0
+    assert "bsnn: warning: " in capsys.readouterr().err
+    for path in (run / "checkpoints").iterdir():
+        path.write_bytes(b"cut short")
+    assert cli.main(["export", str(run)]) == 2
+    assert "and all are damaged" in capsys.readouterr().err
+
+
+def test_a_model_file_older_than_the_run_is_made_again(finished_run: Path, tmp_path: Path, capsys) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    old = bsnn.digits_model().read_bytes()
+    (run / "model.bsnn").write_bytes(old)
+    os.utime(run / "model.bsnn", ns=(0, 0))
+    assert cli.main(["train", "digits", *TINY, "--out", str(run), "--resume"]) == 0
+    assert (run / "model.bsnn").read_bytes() == (finished_run / "model.bsnn").read_bytes() != old
 
 
 def test_run_and_model_are_evaluated_alike(finished_run: Path, capsys) -> None:

@@ -121,9 +121,13 @@ def run(options: argparse.Namespace) -> Result:
 
 
 def _write_model(path: Path) -> None:
-    """Makes the model file of a finished run, if it has none. A network without a deployed form is still trained."""
+    """Makes the model file of a finished run, unless it is there and no checkpoint is newer.
+
+    A network without a deployed form is still trained.
+    """
     out = path / "model.bsnn"
-    if os.environ.get("RANK", "0") != "0" or out.exists():
+    saved = max(file.stat().st_mtime_ns for file in (path / "checkpoints").iterdir())
+    if os.environ.get("RANK", "0") != "0" or (out.exists() and out.stat().st_mtime_ns >= saved):
         return
     try:
         need("bsnn.cli._runs").export_run(path, out)

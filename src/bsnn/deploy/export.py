@@ -57,7 +57,7 @@ def export(
         time_steps: T, how often a still input is shown; events bring their own.
         name: What the network is called; by default what the data is called.
         samples: How many of `data` to compare on, spread evenly over it.
-        firing_rates: Of the layers of neurons, if they were measured before; a comparison measures them anew.
+        firing_rates: Of the layers of neurons, by name; by default those that the comparison measures.
 
     Example:
         >>> net = bsnn.models.vgg((8, 8), in_channels=1)
@@ -76,7 +76,7 @@ def export(
         time_steps = known.shape[0] if known.kind == "event" else time_steps
     artifact = lower(net, taken, name=name or "network", classes=classes, time_steps=time_steps)
     changes = None if data is None else compare(net, artifact, data, samples)
-    rates = changes.firing_rates if changes else firing_rates or {}
+    rates = firing_rates or (changes.firing_rates if changes else {})
     layers = (replace(x, firing_rate=rates.get(x.name)) if isinstance(x, Lif) else x for x in artifact.layers)
     artifact = replace(artifact, layers=tuple(layers))
     return Exported(os.fspath(path), write(path, artifact), changes, Deployed(artifact))

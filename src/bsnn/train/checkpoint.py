@@ -10,6 +10,7 @@ A file is written beside its final place, flushed to the disk and renamed, so th
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,26 +138,34 @@ class Checkpoints:
         """All checkpoints to go on from: the numbered ones, the last one first, then the best."""
         return [path for _, path in reversed(self._numbered())] + ([self.best] if self.best.exists() else [])
 
-    def load_newest(self) -> tuple[Any, list[str]]:
-        """The newest checkpoint that is whole, and a warning for each damaged one that was passed over.
+    def load_newest(self, usable: Callable[[Any], bool] = lambda state: True) -> tuple[Any, list[str]]:
+        """The newest checkpoint that is whole and usable, and a warning for each damaged one that was passed over.
 
-        The state is None if there is no checkpoint at all.
+        The state is None if there is no such checkpoint.
+
+        Args:
+            usable: Whether to take a state, or to look on for an older one.
 
         Raises:
             DamagedCheckpoint: If there are some and none is whole.
         """
         warnings: list[str] = []
+        whole = False
         for path in self.newest_first():
             try:
-                return load(path), warnings
+                state = load(path)
             except DamagedCheckpoint as error:
                 warnings.append(f"{error} The one before is used.")
-        if warnings:
+                continue
+            if usable(state):
+                return state, warnings
+            whole = True
+        if warnings and not whole:
             raise DamagedCheckpoint(
                 f"{self.folder}: received {len(warnings)} checkpoints and all are damaged; expected a whole one. "
                 "Start afresh with another --out."
             )
-        return None, []
+        return None, warnings
 
 
 def random_state() -> dict[str, Tensor]:

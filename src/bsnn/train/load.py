@@ -42,15 +42,15 @@ def load_network(path: Path) -> TrainedNetwork:
         >>> load_network(Path(done["run"])).spec.name
         'digits'
     """
-    run = _existing(path)
-    for checkpoint in run.checkpoints.newest_first():
-        state = load(checkpoint)
-        if state["place"][1] == 0:
-            config, spec = saved_config(state), DataSpec.from_json(state["data"])
-            net = network_for(config, spec)
-            net.load_state_dict(state["net"])
-            return TrainedNetwork(net, config, spec, state["history"][-1])
-    raise UserError(f"{path} has no checkpoint of a finished epoch; train on with --resume until one has ended.")
+    state, notes = _existing(path).checkpoints.load_newest(lambda state: state["place"][1] == 0)
+    for note in notes:
+        Display(World()).report(f"warning: {note}")
+    if state is None:
+        raise UserError(f"{path} has no checkpoint of a finished epoch; train on with --resume until one has ended.")
+    config, spec = saved_config(state), DataSpec.from_json(state["data"])
+    net = network_for(config, spec)
+    net.load_state_dict(state["net"])
+    return TrainedNetwork(net, config, spec, state["history"][-1])
 
 
 def _existing(path: Path) -> RunDirectory:
