@@ -6,6 +6,7 @@ import pytest
 from training_runs import TINY_OPTIONS, last_state, run_command
 
 import bsnn
+from bsnn import cli
 from bsnn.train.run import RunDirectory
 
 
@@ -70,3 +71,16 @@ def test_a_run_of_another_version_says_so(changes: dict, finished: Path, tmp_pat
         assert status == 2
         assert f"the run is of another version of bsnn than this one, {bsnn.__version__}" in message
         assert next(iter(changes)) in message
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        (["--optimizer", "bso", "--bias-correction", "yes"], "--bias-correction"),
+        (["--optimizer", "sigma", "--gamma", "2", "--eps", "1e-3"], "--eps"),
+    ],
+)
+def test_a_setting_that_the_rule_does_not_take_is_refused(options: list[str], option: str, tmp_path, capsys) -> None:
+    assert cli.main(["train", "digits", *options, "--out", str(tmp_path / "run")]) == 2
+    assert f"bsnn: {option}: the flip rule {options[1]} does not take it" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,7 +75,7 @@ def _reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]
         int: (integer, "N"),
         float: (real, "X"),
         bool: (yes_or_no, "yes|no"),
-        str: (str, "PATH"),
+        str: (str, field.metadata["metavar"]),
     }
     return readers.get(field.type, (_channels, "C1,C2,..."))
 
@@ -92,6 +92,8 @@ def run(options: argparse.Namespace) -> Result:
     given = {key.removeprefix("field_"): value for key, value in vars(options).items() if key.startswith("field_")}
     config = dataclasses.replace(recipe(options.recipe), **given)
     grid = _grid(options.sweep)
+    if not grid:
+        _refuse_unused(config, given)
     if options.data and config.dataset == "digits":
         raise UserError(
             f"--data: received {options.data}; the digits come with bsnn. For your own data: bsnn train folder."
@@ -118,6 +120,20 @@ def run(options: argparse.Namespace) -> Result:
         return result
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _refuse_unused(config: Config, given: Collection[str]) -> None:
+    """Refuses settings of a flip rule that the chosen one does not take; they would have no effect."""
+    rules = need("bsnn.optim.rules")
+    fields = {name: rules.config_fields(rules.find(name)) for name in (*rules.names(), config.optimizer)}
+    # The number of time steps is also the network's.
+    unused = {field for taken in fields.values() for field in taken} - {*fields[config.optimizer], "time_steps"}
+    for name in given:
+        if name in unused:
+            raise UserError(
+                f"--{name.replace('_', '-')}: the flip rule {config.optimizer} does not take it, so it would have no "
+                f"effect; expected one of {', '.join(fields[config.optimizer])}."
+            )
 
 
 def _write_model(path: Path) -> None:

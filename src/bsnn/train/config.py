@@ -20,9 +20,9 @@ DataName = Literal[
 ScheduleName = Literal["constant", "step", "cosine", "inverse_sqrt"]
 
 
-def _setting(default: Any, help: str, *, heading: str = "") -> Any:
+def _setting(default: Any, help: str, *, heading: str = "", metavar: str = "NAME") -> Any:
     """A field with the help of its option; the first one of a group of options also has the group's heading."""
-    return field(default=default, metadata={"help": help, "heading": heading})
+    return field(default=default, metadata={"help": help, "heading": heading, "metavar": metavar})
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ class Config:
     autoaugment: bool = _setting(False, "AutoAugment's CIFAR-10 policy")
 
     init_from: str = _setting(
-        "", "run directory or checkpoint to take the weights from, and their momentum", heading="start and statistics"
+        "",
+        "run directory or checkpoint to take the weights from, and their momentum",
+        heading="start and statistics",
+        metavar="PATH",
     )
     statistics_batches: int = _setting(50, "training batches that estimate BatchNorm before an evaluation")
     sync_batchnorm: bool = _setting(False, "share BatchNorm's statistics between processes")
