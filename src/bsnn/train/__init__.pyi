@@ -2,5 +2,4 @@ from bsnn.train.config import Config as Config
 from bsnn.train.load import TrainedNetwork as TrainedNetwork, evaluate_run as evaluate_run, load_network as load_network
 from bsnn.train.loop import train as train
 from bsnn.train.recipes import Recipe as Recipe
-from bsnn.train.sweep import sweep as sweep
 from bsnn.train.trainer import Trainer as Trainer
