@@ -6,6 +6,7 @@ torchrun there is one process and nothing here costs anything.
 
 import hashlib
 import os
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -65,6 +66,8 @@ def joined_world() -> Iterator[World]:
     try:
         yield world
     except RuntimeError as error:
+        # The frames of the failed call hold the process group, whose threads must end here and not while Python does.
+        traceback.clear_frames(error.__traceback__)
         # gloo has no error of its own: a plain one begins with the place in its source.
         if not isinstance(error, distributed.DistError) and "/gloo/" not in str(error):
             raise
