@@ -1,7 +1,7 @@
 from bsnn import data as data, models as models, optim as optim, train as train
 from bsnn.deploy.engine import Engine as Engine, digits_model as digits_model, load as load
 from bsnn.deploy.export import export as export
-from bsnn.errors import UserError as UserError
+from bsnn.errors import BackendWarning as BackendWarning, UserError as UserError
 from bsnn.kernels import backend as backend
 from bsnn.nn import surrogate as surrogate
 from bsnn.nn.bits import (
@@ -19,15 +19,25 @@ from bsnn.nn.network import (
 from bsnn.nn.neuron import (
     LIF as LIF,
     LIFState as LIFState,
+    Neuron as Neuron,
     Stateful as Stateful,
     lif_step as lif_step,
     map_state as map_state,
+)
+from bsnn.nn.neurons import (
+    IF as IF,
+    AdaptiveLIF as AdaptiveLIF,
+    HardResetLIF as HardResetLIF,
+    ParametricLIF as ParametricLIF,
+    neuron_named as neuron_named,
 )
 from bsnn.nn.norm import (
     BatchNorm1d as BatchNorm1d,
     BatchNorm2d as BatchNorm2d,
     estimating_statistics as estimating_statistics,
 )
+from bsnn.nn.recurrent import Recurrent as Recurrent
+from bsnn.nn.retraced import Retraced as Retraced
 from bsnn.nn.size import model_size as model_size
 from bsnn.nn.synapse import (
     BinaryConv2d as BinaryConv2d,

@@ -1,4 +1,4 @@
-"""The error for mistakes that the caller can fix."""
+"""The error for mistakes that the caller can fix, and the warning about what computes."""
 
 
 class UserError(ValueError):
@@ -6,3 +6,7 @@ class UserError(ValueError):
 
     The command line prints it as one line and exits with status 2.
     """
+
+
+class BackendWarning(UserWarning):
+    """Something other than the chosen backend computes, with the same results, and the message says why."""

@@ -69,3 +69,21 @@ def named_object(name: str, option: str) -> Any:
     if not hasattr(module, attribute):
         raise UserError(f"{option}: the module {module_name} has no {attribute!r}; expected a name that it defines.")
     return getattr(module, attribute)
+
+
+def named_instance(name: str, option: str) -> Any:
+    """An object of the class that `module:Class` names, built without arguments.
+
+    Args:
+        name: Module and class, separated by a colon.
+        option: Where it was given, for messages.
+
+    Example:
+        >>> named_instance("collections:Counter", "example")
+        Counter()
+    """
+    kind = named_object(name, option)
+    try:
+        return kind()
+    except TypeError as error:
+        raise UserError(f"{option}: {name} cannot be built without arguments ({error}); give them defaults.") from error

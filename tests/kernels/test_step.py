@@ -17,6 +17,8 @@ from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.neuron import SpikeCount
 from bsnn.optim import BSO, TBSO
 
+pytestmark = pytest.mark.filterwarnings("ignore::bsnn.BackendWarning")  # hooks are how modules are kept from fusing
+
 T = 3
 CHANNELS = {"pooled": (6, "pool", 8, "pool", 8), "odd": (5, 7)}
 

@@ -236,6 +236,7 @@ def recover_spikes(net: bsnn.Sequential, x: Tensor, state) -> Tensor:
     return (current + (0.0 if state is None else LEAK * state[0].membrane) >= 1.0).double()
 
 
+@pytest.mark.filterwarnings("ignore::bsnn.BackendWarning")
 def test_ndot_sums_the_present_gradient_times_its_own_trace() -> None:
     # ζ[t] is that of SLTT, exact for the present step; the trace follows the paper's ratio, written out in full.
     net = chain("ndot")

@@ -13,7 +13,7 @@ from torch import nn
 from bsnn.errors import UserError
 from bsnn.models.vgg import LayerOptions, scaled
 from bsnn.nn.network import ImageNetwork, Residual, Sequential
-from bsnn.nn.neuron import LIF
+from bsnn.nn.neuron import LIF, Neuron
 from bsnn.nn.norm import BatchNorm2d
 from bsnn.nn.synapse import TracedConv2d, Weights
 
@@ -21,7 +21,7 @@ _STAGES = (64, 128, 256, 512)
 _BLOCKS_PER_STAGE = 4
 
 
-def _block(entering: int, leaving: int, stride: int, weights: Weights, neuron: LIF) -> Residual:
+def _block(entering: int, leaving: int, stride: int, weights: Weights, neuron: Neuron) -> Residual:
     body = {
         "lif": copy.deepcopy(neuron),
         "conv": TracedConv2d(entering, leaving, 3, stride, padding=1, weights=weights),

@@ -11,7 +11,7 @@ from torch import nn
 
 from bsnn.errors import UserError
 from bsnn.nn.network import ImageNetwork
-from bsnn.nn.neuron import LIF
+from bsnn.nn.neuron import LIF, Neuron
 from bsnn.nn.norm import BatchNorm2d
 from bsnn.nn.synapse import TracedConv2d, Weights
 
@@ -33,7 +33,7 @@ def vgg(
     in_channels: int = 3,
     width: float = 1.0,
     weights: Weights = "binary",
-    neuron: LIF | None = None,
+    neuron: Neuron | None = None,
 ) -> ImageNetwork:
     """A chain of 3×3 convolutions with the channels of `plan`, then global pooling and a classifier.
 
@@ -80,7 +80,7 @@ class LayerOptions(TypedDict, total=False):
     """What the layers of any network are made of; see `vgg`."""
 
     weights: Weights
-    neuron: LIF | None
+    neuron: Neuron | None
 
 
 def vgg11(

@@ -1,10 +1,11 @@
-"""Which modules of a network are computed as one step: BatchNorm → LIF → pooling (`bsnn.kernels.step`).
+"""Which modules of a network are computed as one step: BatchNorm → LIF or IF → pooling (`bsnn.kernels.step`).
 
-The modules one by one are the reference; they run if a hook watches them or if the backend is `"reference"`. States are
-copied, unless the caller allows a step to write over them (`recycling_state`).
+The modules one by one are the reference; they run if a hook watches them, if the surrogate or the gradient rule is not
+known to be elementwise, or if the backend is `"reference"`. States are copied, unless the caller allows a step to write
+over them (`recycling_state`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -18,7 +19,9 @@ from bsnn.kernels import operations
 from bsnn.kernels.images import channels_last
 from bsnn.kernels.step import Norm, step
 from bsnn.kernels.torch_internals import forward_hooks, has_other_hooks
-from bsnn.nn.neuron import LIF, LIFState, SpikeCount, check_state
+from bsnn.nn.claims import claim, is_elementwise
+from bsnn.nn.neuron import LIF, LIFState, Neuron, SoftResetNeuron, SpikeCount, check_state
+from bsnn.nn.neurons import IF
 from bsnn.nn.norm import BatchNorm1d, BatchNorm2d
 from bsnn.nn.trace import Activity
 
@@ -40,7 +43,7 @@ class Run(NamedTuple):
     """Modules that one fused step replaces."""
 
     norm: BatchNorm1d | BatchNorm2d | None
-    neuron: LIF
+    neuron: SoftResetNeuron
     pool: nn.AvgPool2d | None
 
     @property
@@ -49,30 +52,59 @@ class Run(NamedTuple):
         return [module for module in self if module is not None]
 
 
-def find_run(layers: list[nn.Module], start: int, x: Any) -> Run | None:
-    """The run of modules from `start` on that one step can replace for the input `x`, if there is one."""
+def find_run(
+    layers: list[nn.Module], start: int, x: Any, tell: Callable[[nn.Module], None] | None = None
+) -> Run | None:
+    """The run of modules from `start` on that one step can replace for the input `x`, if there is one.
+
+    Args:
+        layers: The modules in their order.
+        start: Where the run begins.
+        x: What enters.
+        tell: Called with a module that could be part of the run but for a hook of the user's own.
+    """
     if not isinstance(x, Tensor) or x.dim() not in (2, 4) or x.dtype not in (torch.float32, torch.float64):
         return None
     if not x.numel() or not kernels.fuses():
         return None
     first = layers[start]
-    norm = first if isinstance(first, BatchNorm1d | BatchNorm2d) else None
+    norm = (
+        first if isinstance(first, BatchNorm1d | BatchNorm2d) and _is_exactly(first, BatchNorm1d, BatchNorm2d) else None
+    )
     if norm is not None and (
         x.numel() == x.shape[1] or norm.num_features != x.shape[1] or x.dim() not in norm.num_axes
     ):
         return None  # what BatchNorm refuses: one value per channel, other channels, other axes
     neuron, pool = [*layers[start + (norm is not None) :], None, None][:2]
-    if not isinstance(neuron, LIF) or not _can_fuse(norm, neuron):
+    if not isinstance(neuron, SoftResetNeuron) or not _can_fuse(norm, neuron):
         return None
-    return Run(norm, neuron, pool if isinstance(pool, nn.AvgPool2d) and _halves(pool, x) else None)
+    halved = isinstance(pool, nn.AvgPool2d) and _is_exactly(pool, nn.AvgPool2d) and _halves(pool, x)
+    run = Run(norm, neuron, pool if halved else None)
+    for module in run.modules:
+        if tell is not None and _is_watched_by_user(module):
+            tell(module)
+    if any(is_watched(module) for module in (norm, neuron) if module is not None):
+        return None
+    return run._replace(pool=None) if run.pool is not None and is_watched(run.pool) else run
 
 
-def _can_fuse(norm: BatchNorm1d | BatchNorm2d | None, neuron: LIF) -> bool:
-    if type(neuron) is not LIF or neuron.gradient.keeps_graph or is_watched(neuron):
+def is_fusable(neuron: Neuron) -> bool:
+    """Whether the fused step computes what this layer of neurons does."""
+    known = is_elementwise(neuron.gradient) and is_elementwise(neuron.surrogate)
+    return known and _is_exactly(neuron, LIF, IF) and not neuron.gradient.keeps_graph
+
+
+def _is_exactly(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a module is of one of these classes: a subclass, or a method of its own, may compute something else."""
+    return type(module) in kinds and not {"fire", "forward"} & vars(module).keys()
+
+
+def _can_fuse(norm: BatchNorm1d | BatchNorm2d | None, neuron: SoftResetNeuron) -> bool:
+    if not is_fusable(neuron):
         return False
     if norm is None:
         return True
-    if norm.weight is None or norm.running_mean is None or is_watched(norm):
+    if norm.weight is None or norm.running_mean is None:
         return False
     return not norm.synchronized if norm.training else not torch.is_grad_enabled()
 
@@ -82,11 +114,17 @@ def is_watched(module: nn.Module) -> bool:
     return has_other_hooks(module) or any(not isinstance(hook, SpikeCount) for hook in forward_hooks(module))
 
 
+def _is_watched_by_user(module: nn.Module) -> bool:
+    """The same for hooks that are not the library's own, which knows what it does."""
+    hooks = (getattr(hook, "__module__", None) or "" for hook in forward_hooks(module))
+    return has_other_hooks(module) or any(home.partition(".")[0] != "bsnn" for home in hooks)
+
+
 def _halves(pool: nn.AvgPool2d, x: Tensor) -> bool:
     """Whether pooling takes the mean of every two by two pixels, none left over."""
     square = pool.kernel_size in (2, (2, 2)) and pool.stride in (2, (2, 2)) and pool.padding in (0, (0, 0))
     even = x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
-    return square and even and pool.divisor_override is None and not is_watched(pool)
+    return square and even and pool.divisor_override is None
 
 
 def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) -> tuple[Activity, LIFState]:
@@ -109,17 +147,17 @@ def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) 
     return Activity(spikes, sent_trace), LIFState(membrane, trace)
 
 
-def as_numbers(lif: LIF) -> operations.Neuron:
+def as_numbers(neuron: SoftResetNeuron) -> operations.Neuron:
     """A layer's neuron as kernels know it."""
-    surrogate, rule = lif.surrogate, lif.gradient
+    surrogate, rule = neuron.surrogate, neuron.gradient
     return operations.Neuron(
-        leak=lif.leak,
-        threshold=lif.threshold,
+        leak=neuron.leak,
+        threshold=neuron.threshold,
         derivative=surrogate.derivative,
-        surrogate=getattr(surrogate, "kernel", None),
+        surrogate=claim(type(surrogate), "kernel"),
         parameter=getattr(surrogate, "parameter", 0.0),
         update_trace=rule.trace,
-        trace=rule.kernel,
+        trace=claim(type(rule), "kernel"),
         needs_membrane=rule.needs_membrane,
     )
 
@@ -137,11 +175,11 @@ def _normalize(
     return torch.native_batch_norm(current, norm.weight, norm.bias, *statistics, True, rate, norm.eps, **written)
 
 
-def _own_state(current: Tensor, state: LIFState | None, lif: LIF) -> tuple[Tensor, Tensor | None]:
+def _own_state(current: Tensor, state: LIFState | None, neuron: Neuron) -> tuple[Tensor, Tensor | None]:
     """Membrane and trace that the step may write to: zeros, a copy, or the state's own if recycling is allowed."""
     if state is None:
-        return torch.zeros_like(current), torch.zeros_like(current) if lif.gradient.has_trace else None
-    check_state(state, current, lif.gradient)
+        return torch.zeros_like(current), torch.zeros_like(current) if neuron.gradient.has_trace else None
+    check_state(state, current, neuron)
     membrane, trace = (None if part is None else channels_last(part) for part in state)
     assert membrane is not None
     if not _recycling.get():

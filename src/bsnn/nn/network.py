@@ -4,18 +4,22 @@
 `Stateful` whose `forward(x, state)` returns the output and the new state.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from bsnn.errors import UserError
+from bsnn.errors import BackendWarning, UserError
 from bsnn.kernels.torch_internals import named_layers
 from bsnn.nn.fused import find_run, is_watched, run_step
-from bsnn.nn.neuron import LIF, Stateful
+from bsnn.nn.neuron import Neuron, Stateful, finding_shapes
+from bsnn.nn.recurrent import Recurrent
+from bsnn.nn.retraced import Retraced
 from bsnn.nn.synapse import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLayer, TracedLinear
-from bsnn.nn.trace import Activity
+from bsnn.nn.trace import Activity, lose_trace, where_lost
 
 # Linear and the same at every time step: the trace of their output is their output for the trace.
 _LINEAR = (
@@ -26,58 +30,36 @@ _LINEAR = (
 Value = Tensor | Activity
 
 
-def _call(layer: nn.Module, x: Value) -> Value:
-    if isinstance(x, Activity) and not isinstance(layer, TracedLayer):
-        return x.map(layer) if isinstance(layer, _LINEAR) else layer(x.spikes)
-    return layer(x)
-
-
-def _step(layer: nn.Module, x: Value, state: Any) -> tuple[Value, Any]:
-    if isinstance(layer, LIF) and isinstance(x, Activity):
-        x = x.spikes
-    return layer(x, state) if isinstance(layer, Stateful) else (_call(layer, x), None)
-
-
 def _forgets(layer: nn.Module) -> bool:
     """Whether a layer is a synapse that keeps nothing of what it returns, and nobody watches it."""
     own = type(layer) in (TracedConv2d, TracedLinear, BinaryConv2d, BinaryLinear, nn.Conv2d, nn.Linear)
     return own and not is_watched(layer) and "forward" not in vars(layer)
 
 
-class _Flow(NamedTuple):
-    """What flows between two layers, as far as that can be told before the network runs."""
-
-    spiking: bool
-    cut_by: str = ""
-    """The layer in which spikes lost their trace."""
-
-
-_CURRENT, _SPIKES = _Flow(spiking=False), _Flow(spiking=True)
-
-
-def _follow(layer: nn.Module, flow: _Flow, name: str) -> _Flow:
-    """What leaves a layer that `flow` enters; refuses what would cut a trace before a synapse in silence."""
-    if isinstance(layer, LIF):
-        return _SPIKES
+def _apply(layer: nn.Module, x: Value, name: str) -> Value:
+    """A layer without state; a trace passes through linear ones, and is lost in all others but synapses."""
     if isinstance(layer, TracedLayer):
-        if flow.cut_by:
-            raise UserError(
-                f"layer {flow.cut_by} stands between a neuron and the synapse {name}; expected only pooling or "
-                "flattening there, because a trace passes through linear layers alone. Move it before the neuron."
-            )
-        return _CURRENT
-    if isinstance(layer, _Composition):
-        return layer._follow_through(flow, name + "." if name else "")
-    if isinstance(layer, Stateful) or not flow.spiking:
-        return _CURRENT
-    if isinstance(layer, _LINEAR) or flow.cut_by:
-        return flow
-    if any(isinstance(module, TracedLayer) for module in layer.modules()):
+        return layer(x)
+    if isinstance(x, Activity) and type(layer) in _LINEAR and "forward" not in vars(layer):
+        return x.map(layer)
+    lost = where_lost(x)
+    if isinstance(x, Activity) and x.trace is not None:
+        lost = f"{name} ({type(layer).__name__})"
+    if lost and any(isinstance(module, TracedLayer) for module in layer.modules()):
         raise UserError(
             f"layer {name} is a {type(layer).__name__} with a synapse inside, behind a neuron; expected "
             "bsnn.Sequential, bsnn.Residual or bsnn.Concat there, which hand the trace on."
         )
-    return _Flow(spiking=True, cut_by=f"{name} ({type(layer).__name__})")
+    entering = x.spikes if isinstance(x, Activity) else x
+    output = layer(entering)
+    if not lost or not isinstance(output, Tensor):
+        return output
+    # What a layer hands on as it is, such as dropout in evaluation, is still somebody else's tensor.
+    return lose_trace(output.view_as(output) if output is entering else output, lost)
+
+
+# Compositions that have said that a hook changes what computes.
+_told: WeakSet[nn.Module] = WeakSet()
 
 
 class _Composition(Stateful):
@@ -94,11 +76,6 @@ class _Composition(Stateful):
             named = {str(index): layer} if isinstance(layer, nn.Module) else layer
             for name, module in named.items():
                 self.add_module(name, module)
-        self._follow_through(_CURRENT, "")
-
-    def _follow_through(self, flow: _Flow, prefix: str) -> _Flow:
-        """What leaves this composition; see `_follow`."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(named_layers(self))
@@ -113,15 +90,47 @@ class _Composition(Stateful):
     def _num_states(self) -> int:
         return sum(isinstance(layer, Stateful) for layer in self)
 
-    def _with_states(self, state: tuple[Any, ...] | None) -> Iterable[tuple[nn.Module, Any]]:
+    def _with_states(self, state: tuple[Any, ...] | None) -> Iterable[tuple[str, nn.Module, Any]]:
         if state is not None and len(state) != self._num_states:
             raise UserError(
                 f"state: received one for {len(state)} stateful layers; this {type(self).__name__} has "
                 f"{self._num_states}. Make one with net.initial_state(x) of this network."
             )
         states = iter(state if state is not None else (None,) * self._num_states)
-        for layer in self:
-            yield layer, next(states) if isinstance(layer, Stateful) else None
+        for name, layer in named_layers(self).items():
+            yield name, layer, next(states) if isinstance(layer, Stateful) else None
+
+    def _step(self, name: str, layer: nn.Module, x: Value, state: Any) -> tuple[Value, Any]:
+        """One layer at one time step."""
+        if not isinstance(layer, Stateful):
+            return _apply(layer, x, name), None
+        if isinstance(x, Activity) and isinstance(layer, Neuron | Recurrent | Retraced):
+            x = x.spikes
+        output, state = layer(x, state)
+        if isinstance(layer, _Composition):
+            lost = where_lost(output)
+            if lost and lost != where_lost(x):
+                output = lose_trace(output, f"{name}.{lost}")
+            if _told and layer in _told:
+                self._say_no_more()
+        return output, state
+
+    def _tell(self, watched: nn.Module) -> None:
+        """Says, once per network, that modules run one by one because of a hook."""
+        if self in _told or finding_shapes():
+            return
+        self._say_no_more()
+        name = next(name for name, layer in named_layers(self).items() if layer is watched)
+        warnings.warn(
+            f"layer {name} ({type(watched).__name__}) has a hook, so it runs as a plain PyTorch module, not in one step "
+            "with its neighbors: the same values, slower and in more memory. bsnn.counting_spikes counts spikes without "
+            "that; bsnn.backend('reference') runs every module this way, without this warning.",
+            BackendWarning,
+            stacklevel=2,
+        )
+
+    def _say_no_more(self) -> None:
+        _told.update(module for module in self.modules() if isinstance(module, _Composition))
 
     def _kept(self, states: Sequence[Any]) -> tuple[Any, ...]:
         stateful = (isinstance(layer, Stateful) for layer in self)
@@ -131,34 +140,30 @@ class _Composition(Stateful):
 class Sequential(_Composition):
     """Layers one after another, stateful or not.
 
-    Any `nn.Module` fits. Pooling and flattening pass the trace on; behind a neuron, a layer that is neither
-    linear nor a synapse sees the spikes alone.
+    Any `nn.Module` fits. Pooling and flattening pass a trace on. Any other layer behind a neuron sees the spikes alone:
+    its own parameters learn from the present time step, which is exact for the last layer. Between two neurons, use
+    `TracedLinear(..., weights="real")`, not `nn.Linear`. A synapse behind such a layer would miss its trace and
+    refuses; `Retraced` gives max pooling, dropout and the like a trace of their own.
 
     Example:
-        >>> net = Sequential(nn.Linear(4, 8), LIF(), bsnn.BinaryLinear(8, 8), LIF(), nn.Linear(8, 2))
+        >>> net = Sequential(nn.Linear(4, 8), bsnn.LIF(), bsnn.BinaryLinear(8, 8), bsnn.LIF(), nn.Linear(8, 2))
         >>> logits, state = net(torch.randn(3, 4), None)
         >>> logits.shape, len(state)
         (torch.Size([3, 2]), 2)
     """
 
-    def _follow_through(self, flow: _Flow, prefix: str) -> _Flow:
-        for name, layer in named_layers(self).items():
-            flow = _follow(layer, flow, prefix + name)
-        return flow
-
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
         states, layers, place = [], list(self._with_states(state)), 0
-        modules = [layer for layer, _ in layers]
+        modules = [layer for _, layer, _ in layers]
         while place < len(layers):
-            run = find_run(modules, place, x)
+            run = find_run(modules, place, x, self._tell)
             if run is None or not isinstance(x, Tensor):
-                layer, past = layers[place]
-                x, now = _step(layer, x, past)
+                x, now = self._step(*layers[place][:2], x, layers[place][2])
                 states.append(now)
                 place += 1
             else:
-                past = layers[place + (run.norm is not None)][1]
+                past = layers[place + (run.norm is not None)][2]
                 x, now = run_step(run, x, past, spare=place > 0 and _forgets(modules[place - 1]))
                 states += [now if module is run.neuron else None for module in run.modules]
                 place += len(run.modules)
@@ -168,20 +173,18 @@ class Sequential(_Composition):
 class _Branches(_Composition):
     """Layers side by side on the same input."""
 
-    def _follow_through(self, flow: _Flow, prefix: str) -> _Flow:
-        leaving = [_follow(layer, flow, prefix + name) for name, layer in named_layers(self).items()]
-        return max(leaving, key=lambda flow: (flow.spiking, flow.cut_by), default=flow)
-
     def _merge(self, parts: list[Tensor]) -> Tensor:
         raise NotImplementedError
 
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all branches."""
-        steps = [_step(layer, x, past) for layer, past in self._with_states(state)]
+        steps = [self._step(name, layer, x, past) for name, layer, past in self._with_states(state)]
         outputs, states = [output for output, _ in steps], [now for _, now in steps]
         activities = [output for output in outputs if isinstance(output, Activity)]
         if not activities:
-            return self._merge([o for o in outputs if isinstance(o, Tensor)]), self._kept(states)
+            merged = self._merge([o for o in outputs if isinstance(o, Tensor)])
+            lost = next(filter(None, map(where_lost, outputs)), "")
+            return lose_trace(merged, lost) if lost else merged, self._kept(states)
         if len(activities) < len(outputs):
             raise UserError(
                 f"{type(self).__name__}: some branches yield spikes and others currents; expected the same "
@@ -194,7 +197,7 @@ class Residual(_Branches):
     """The sum of a body and its shortcut, the input itself if none is given.
 
     Example:
-        >>> block = Residual(Sequential(LIF(), bsnn.BinaryLinear(4, 4)))
+        >>> block = Residual(Sequential(bsnn.LIF(), bsnn.BinaryLinear(4, 4)))
         >>> block(torch.zeros(2, 4), None)[0].shape
         torch.Size([2, 4])
     """
@@ -216,7 +219,7 @@ class Concat(_Branches):
     """The outputs of several branches, one after another along the channels (axis 1).
 
     Example:
-        >>> block = Concat(LIF(), Sequential(LIF(), bsnn.BinaryLinear(4, 2), LIF()))
+        >>> block = Concat(bsnn.LIF(), Sequential(bsnn.LIF(), bsnn.BinaryLinear(4, 2), bsnn.LIF()))
         >>> block(torch.ones(3, 4), None)[0].spikes.shape
         torch.Size([3, 6])
     """

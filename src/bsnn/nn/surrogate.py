@@ -1,7 +1,7 @@
 """Spikes forward, a surrogate derivative backward (paper, Sections 3.1 and 3.2).
 
-H(x) = 1 where x ≥ 0 has no useful derivative; each class below gives a smooth stand-in for ∂s/∂u. Those that C computes
-too say under which name, and with which parameter.
+H(x) = 1 where x ≥ 0 has no useful derivative; each class below gives a smooth stand-in for ∂s/∂u. All of them are
+elementwise, and each says under which name, and with which parameter, C computes it too.
 """
 
 import math
@@ -13,36 +13,46 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bsnn.errors import UserError
-from bsnn.extras import named_object
+from bsnn.extras import named_instance
+
+__all__ = ["Arctan", "Rectangle", "Sigmoid", "Surrogate", "Triangle", "named", "spike"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class Surrogate(Protocol):
-    """Anything with a `derivative` of the distance from the threshold, x = u − V_th."""
+    """Anything with a `derivative` of the distance from the threshold, x = u − V_th.
+
+    It sees the whole layer, `[batch, channels, ...]`. A class attribute `elementwise = True` says that it treats every
+    neuron by itself; then the fused step may hand it a part of the batch, with channels as the last axis.
+    """
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
         ...
 
 
-class _KnownToKernels:
-    """A surrogate that C computes too. A subclass may compute something else, so it is not known unless it says so."""
+class _BuiltIn:
+    """A surrogate that C computes too; what it says of itself does not hold for a subclass that adds a method."""
 
-    kernel: ClassVar[str | None] = None
-    """Its name there."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "kernel" not in vars(cls):
-            cls.kernel = None
+    elementwise: ClassVar[bool]
+    kernel: ClassVar[str | None]
+    """Its name in `bsnn.kernels`."""
 
     @property
     def parameter(self) -> float:
         """Its slope or width."""
         raise NotImplementedError
 
+    def derivative(self, x: Tensor) -> Tensor:
+        """See `Surrogate`."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
-class Sigmoid(_KnownToKernels):
+class Sigmoid(_BuiltIn):
     """α σ(αx) (1 − σ(αx)).
 
     Example:
@@ -50,6 +60,7 @@ class Sigmoid(_KnownToKernels):
         tensor([1.])
     """
 
+    elementwise: ClassVar[bool] = True
     kernel: ClassVar[str | None] = "sigmoid"
     alpha: float = 4.0
 
@@ -65,9 +76,10 @@ class Sigmoid(_KnownToKernels):
 
 
 @dataclass(frozen=True)
-class Rectangle(_KnownToKernels):
+class Rectangle(_BuiltIn):
     """1/a where |x| < a/2, else 0."""
 
+    elementwise: ClassVar[bool] = True
     kernel: ClassVar[str | None] = "rectangle"
     width: float = 1.0
 
@@ -82,9 +94,10 @@ class Rectangle(_KnownToKernels):
 
 
 @dataclass(frozen=True)
-class Triangle(_KnownToKernels):
+class Triangle(_BuiltIn):
     """max(0, a − |x|) / a²."""
 
+    elementwise: ClassVar[bool] = True
     kernel: ClassVar[str | None] = "triangle"
     width: float = 1.0
 
@@ -99,9 +112,10 @@ class Triangle(_KnownToKernels):
 
 
 @dataclass(frozen=True)
-class Arctan(_KnownToKernels):
+class Arctan(_BuiltIn):
     """(α/2) / (1 + (π α x / 2)²)."""
 
+    elementwise: ClassVar[bool] = True
     kernel: ClassVar[str | None] = "arctan"
     alpha: float = 2.0
 
@@ -147,20 +161,13 @@ def named(name: str) -> Surrogate:
         Triangle(width=1.0)
     """
     if ":" in name:
-        made = named_object(name, "surrogate")
-        try:
-            made = made()
-        except TypeError as error:
-            raise UserError(
-                f"surrogate: {name} cannot be built without arguments ({error}); give them defaults."
-            ) from error
+        made = named_instance(name, "surrogate")
         if not callable(getattr(made, "derivative", None)):
             raise UserError(
                 f"surrogate: {name} has no method `derivative`; expected one, as bsnn.nn.surrogate.Sigmoid has."
             )
         return made
-    own = {key.lower(): value for key, value in globals().items() if getattr(value, "__module__", "") == __name__}
-    found = {key: value for key, value in own.items() if value is not Surrogate and hasattr(value, "derivative")}
+    found = {kind.__name__.lower(): kind for kind in _BuiltIn.__subclasses__() if kind.__module__ == __name__}
     if name not in found:
         raise UserError(f"surrogate: received {name!r}; expected one of {', '.join(found)}, or module:Class.")
     return found[name]()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from bsnn.errors import UserError
 from bsnn.kernels import operations
 from bsnn.nn.bits import BinaryModule, BinaryParameter
-from bsnn.nn.trace import Activity
+from bsnn.nn.trace import Activity, where_lost
 
 Weights = Literal["binary", "latent", "real"]
 Size = int | tuple[int, int]
@@ -151,6 +151,14 @@ class TracedLayer(BinaryModule):
         self.weight = BinaryParameter.from_signs(values) if weights == "binary" else nn.Parameter(values)
 
     def _multiply(self, x: Tensor | Activity, product: _Product) -> Tensor:
+        lost = where_lost(x)
+        if lost:
+            raise UserError(
+                f"layer {lost} stands between a neuron and this {type(self).__name__} {tuple(self.weight.shape)}; "
+                "expected only pooling or flattening there, because a trace passes through linear layers alone. Give it "
+                "a trace of its own with bsnn.Retraced(neuron, layer), move it before the neuron, or choose a gradient "
+                "rule without a trace, such as 'sltt'."
+            )
         spikes, trace = x if isinstance(x, Activity) else (x, None)
         if trace is not None and trace.shape != spikes.shape:
             raise UserError(

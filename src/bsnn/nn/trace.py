@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
+from bsnn.extras import named_instance
 
 
 class Activity(NamedTuple):
@@ -55,25 +56,27 @@ class Activity(NamedTuple):
 class GradientRule:
     """How gradients relate to time. For a trace of your own, subclass it and override `trace`.
 
+    What `elementwise` and `kernel` say holds for a subclass only if it adds no method, or says it again.
+
     Attributes:
         has_trace: Whether a trace is kept beside the membrane.
         needs_membrane: Whether the trace depends on the membrane.
         keeps_graph: Whether the state stays connected to the past (only BPTT).
-        kernel: The trace's name in `bsnn.kernels` if C computes it too; a subclass is not known unless it says so.
+        detach_reset: Whether the reset passes no gradient on to the spike that caused it.
+        elementwise: Whether `trace` treats every neuron by itself. Then the fused step may hand it a part of the batch,
+            with channels as the last axis; any other rule sees the whole layer, `[batch, channels, ...]`.
+        kernel: The trace's name in `bsnn.kernels` if C computes it too.
     """
 
     has_trace = True
     needs_membrane = True
     keeps_graph = False
+    detach_reset = True
+    elementwise: ClassVar[bool] = False
     kernel: ClassVar[str | None] = None
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "kernel" not in vars(cls):
-            cls.kernel = None
-
     def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
-        """The new trace â[t] of a neuron.
+        """The new trace â[t] of a neuron, from tensors of the same shape.
 
         Args:
             past: â[t−1].
@@ -95,6 +98,7 @@ class OTTT(GradientRule):
     """
 
     needs_membrane = False
+    elementwise = True
     kernel = "leaky"
 
     def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
@@ -119,6 +123,8 @@ class NDOT(GradientRule):
         >>> rule.saturation  # the second ratio, 4.5, of the two that have a denominator
         0.5
     """
+
+    elementwise = True
 
     def __init__(self, clamp: bool = True) -> None:
         self.clamp = clamp
@@ -147,26 +153,60 @@ class SLTT(GradientRule):
     """μ = 0: only the present spikes; no trace is kept."""
 
     has_trace = False
+    elementwise = True
     kernel = "none"
 
 
 class BPTT(GradientRule):
-    """Backpropagation through time, to compare with: the state keeps its graph, memory grows with T."""
+    """Backpropagation through time, to compare with: the state keeps its graph, memory grows with T.
+
+    Args:
+        detach_reset: Whether to leave out the first term of Eq. 5, ∂u[i+1]/∂s[i] · ∂s[i]/∂u[i], by which the reset
+            passes a gradient on to the spike that caused it; False gives Eq. 5 in full. Online rules leave it out.
+    """
 
     has_trace = False
     keeps_graph = True
+
+    def __init__(self, detach_reset: bool = True) -> None:
+        self.detach_reset = detach_reset
 
 
 RuleName = Literal["ottt", "ndot", "sltt", "bptt"]
 _RULES: dict[str, type[GradientRule]] = {"ottt": OTTT, "ndot": NDOT, "sltt": SLTT, "bptt": BPTT}
 
 
-def gradient_rule(rule: RuleName | GradientRule) -> GradientRule:
-    """A gradient rule by its name; a rule passes through."""
-    if isinstance(rule, GradientRule):
-        return rule
-    if rule not in _RULES:
+def gradient_rule(rule: RuleName | str | GradientRule) -> GradientRule:
+    """A gradient rule by its name, or by `module:Class` for your own; a rule passes through.
+
+    Example:
+        >>> type(gradient_rule("ndot")).__name__
+        'NDOT'
+    """
+    made = rule
+    if isinstance(rule, str) and ":" in rule:
+        made = named_instance(rule, "gradient")
+    elif isinstance(rule, str) and rule in _RULES:
+        made = _RULES[rule]()
+    if not isinstance(made, GradientRule):
         raise UserError(
-            f"gradient: received {rule!r}; expected one of {', '.join(_RULES)}, or an object of a GradientRule."
+            f"gradient: received {rule!r}; expected one of {', '.join(_RULES)}, module:Class for your own, or an "
+            "object of a subclass of bsnn.GradientRule, such as bsnn.NDOT(clamp=False)."
         )
-    return _RULES[rule]()
+    return made
+
+
+# The attribute of a tensor that came from spikes with a trace through a layer that no trace passes through. The tensor
+# carries it, and not the layer, so that the check holds however the network was put together.
+_LOST = "bsnn_lost_trace"
+
+
+def lose_trace(x: Tensor, layer: str) -> Tensor:
+    """Marks a tensor as one whose trace was lost in `layer`; use the one that is returned."""
+    setattr(x, _LOST, layer)
+    return x
+
+
+def where_lost(x: object) -> str:
+    """The layer in which a tensor's trace was lost; empty if none was."""
+    return getattr(x, _LOST, "")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bsnn.errors import UserError
-from bsnn.nn.neuron import LIF, map_state
+from bsnn.nn.neuron import Neuron, map_state
 from bsnn.online.update import Outcome
 from bsnn.optim.drive import update_all
 
@@ -33,7 +33,7 @@ def bptt_update(
         >>> bptt_update(net, itertools.repeat(x, 4), loss, optimizers).logits.shape
         torch.Size([2, 10])
     """
-    if any(not m.gradient.keeps_graph for m in net.modules() if isinstance(m, LIF)):
+    if any(not m.gradient.keeps_graph for m in net.modules() if isinstance(m, Neuron)):
         raise UserError(
             "bptt_update: the neurons of this network cut their graph at each time step; expected "
             "gradient='bptt'. Build it with LIF(gradient='bptt'), or use online_update."

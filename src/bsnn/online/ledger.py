@@ -12,9 +12,9 @@ from bsnn.errors import UserError
 from bsnn.kernels.memory import peak_bytes
 from bsnn.kernels.operations import Geometry, neurons, tile_bytes
 from bsnn.nn.bits import BinaryParameter
-from bsnn.nn.fused import as_numbers, recycling_state
+from bsnn.nn.fused import as_numbers, is_fusable, recycling_state
 from bsnn.nn.network import ImageNetwork
-from bsnn.nn.neuron import LIF, LIFState, Stateful, map_state
+from bsnn.nn.neuron import Neuron, SoftResetNeuron, Stateful, map_state
 from bsnn.nn.synapse import TracedConv2d, TracedLayer
 from bsnn.nn.trace import Activity
 from bsnn.optim.momentum import BLOCK
@@ -123,17 +123,17 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
             )
         )
 
-    def neuron(module: nn.Module, _inputs: tuple[Any, ...], output: tuple[Activity, LIFState]) -> None:
+    def neuron(module: nn.Module, _inputs: tuple[Any, ...], output: tuple[Activity, Any]) -> None:
         if output[0].trace is not None:
             held.append(output[0].trace)
         if not found or found[-1].neurons:
             found.append(_Layer())
         found[-1].neurons = output[1].membrane.nbytes
-        assert isinstance(module, LIF)
-        found[-1].neurons_in_c = neurons(output[1].membrane, as_numbers(module), pooled=False) is not None
+        if isinstance(module, SoftResetNeuron) and is_fusable(module):
+            found[-1].neurons_in_c = neurons(output[1].membrane, as_numbers(module), pooled=False) is not None
 
     handles = [m.register_forward_hook(synapse) for m in net.modules() if isinstance(m, TracedLayer)]
-    handles += [m.register_forward_hook(neuron) for m in net.modules() if isinstance(m, LIF)]
+    handles += [m.register_forward_hook(neuron) for m in net.modules() if isinstance(m, Neuron)]
     try:
         net.initial_state(sample[:1])
     finally:

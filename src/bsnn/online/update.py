@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from bsnn.errors import UserError
 from bsnn.nn.fused import recycling_state
-from bsnn.nn.neuron import LIF, Stateful, map_state
+from bsnn.nn.neuron import Neuron, Stateful, map_state
 from bsnn.optim.drive import accumulate_all, update_all
 
 
@@ -81,7 +81,7 @@ def online_update(
 
 def check_online(net: Stateful, caller: str) -> None:
     """Refuses a network whose neurons keep their graph."""
-    if any(m.gradient.keeps_graph for m in net.modules() if isinstance(m, LIF)):
+    if any(m.gradient.keeps_graph for m in net.modules() if isinstance(m, Neuron)):
         raise UserError(
             f"{caller}: the neurons of this network keep their graph (gradient='bptt'); expected an online "
             "rule. Use bptt_update, or build it with LIF(gradient='ottt')."

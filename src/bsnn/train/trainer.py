@@ -24,7 +24,7 @@ from bsnn.data.spec import DataSpec
 from bsnn.errors import UserError
 from bsnn.kernels.memory import peak_bytes
 from bsnn.nn.bits import BinaryParameter
-from bsnn.nn.neuron import LIF
+from bsnn.nn.neuron import Neuron
 from bsnn.nn.norm import synchronize_statistics
 from bsnn.nn.size import model_size
 from bsnn.online.bptt import bptt_update
@@ -192,7 +192,10 @@ class Trainer:
 
     def evaluate(self) -> dict[str, Any]:
         """Accuracy and loss on all test samples, over all processes, firing rates by layer, and confusions."""
-        names, side = [n for n, module in self.net.named_modules() if isinstance(module, LIF)], len(self.spec.classes)
+        names, side = (
+            [n for n, module in self.net.named_modules() if isinstance(module, Neuron)],
+            len(self.spec.classes),
+        )
         numbers = [0.0] * (1 + len(names) + side**2)
         if self.world.rank < self._num_test_samples:  # else it has no sample of its own
             found = evaluate(self.net, self.test_loader.ordered(), self.frames)
