@@ -98,13 +98,13 @@ class ParametricLIF(Neuron):
     leak_logit: nn.Parameter
     log_threshold: nn.Parameter
 
-    @property  # pyright: ignore[reportIncompatibleVariableOverride]
+    @property
     def leak(self) -> float:
         """λ as a number; setting it sets the parameter."""
         return float(self.leak_logit.detach().sigmoid())
 
     @leak.setter
-    def leak(self, value: float) -> None:
+    def leak(self, value: float) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         if not 0 < value < 1:
             raise UserError(
                 f"ParametricLIF: received leak={value}; expected λ above 0 and below 1, where it can be learned. "
@@ -112,13 +112,13 @@ class ParametricLIF(Neuron):
             )
         self._set("leak_logit", math.log(value) - math.log1p(-value))
 
-    @property  # pyright: ignore[reportIncompatibleVariableOverride]
+    @property
     def threshold(self) -> float:
         """V as a number; setting it sets the parameter."""
         return float(self.log_threshold.detach().exp())
 
     @threshold.setter
-    def threshold(self, value: float) -> None:
+    def threshold(self, value: float) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._set("log_threshold", math.log(value))
 
     def _set(self, name: str, value: float) -> None:

@@ -155,9 +155,9 @@ class TracedLayer(BinaryModule):
         if lost:
             raise UserError(
                 f"layer {lost} stands between a neuron and this {type(self).__name__} {tuple(self.weight.shape)}; "
-                "expected only pooling or flattening there, because a trace passes through linear layers alone. Give it "
-                "a trace of its own with bsnn.Retraced(neuron, layer), move it before the neuron, or choose a gradient "
-                "rule without a trace, such as 'sltt'."
+                "expected only pooling or flattening there, because a trace passes through linear layers alone. Give "
+                "it a trace of its own with bsnn.Retraced(neuron, layer), move it before the neuron, or choose a "
+                "gradient rule without a trace, such as 'sltt'."
             )
         spikes, trace = x if isinstance(x, Activity) else (x, None)
         if trace is not None and trace.shape != spikes.shape:
