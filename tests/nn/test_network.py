@@ -1,6 +1,8 @@
 import copy
 import io
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -198,21 +200,137 @@ def test_an_explicit_network_threads_its_own_state() -> None:
     assert logits.shape == (5, 2)
 
 
-def test_what_would_cut_the_trace_is_refused() -> None:
+def run(*layers: nn.Module | dict[str, nn.Module]) -> Any:
+    return bsnn.Sequential(*layers)(torch.ones(2, 4), None)[0]
+
+
+def test_a_synapse_refuses_an_input_whose_trace_was_lost_and_names_the_layer() -> None:
     synapse = bsnn.BinaryLinear(4, 4)
-    with pytest.raises(bsnn.UserError, match=r"layer 1 \(Dropout\) stands between a neuron and the synapse 2"):
-        bsnn.Sequential(bsnn.LIF(), nn.Dropout(), synapse)
-    with pytest.raises(bsnn.UserError, match=r"layer 1 \(Dropout\) stands between .* synapse 2"):
-        bsnn.Sequential(bsnn.Sequential(synapse, bsnn.LIF()), nn.Dropout(), synapse)
-    with pytest.raises(bsnn.UserError, match=r"layer 1.0 \(Dropout\) stands between .* synapse 1.1"):
-        bsnn.Sequential(bsnn.LIF(), bsnn.Sequential(nn.Dropout(), synapse))
+    cut = r"\) stands between a neuron and this BinaryLinear \(4, 4\)"
+    for layers, where in (
+        ((bsnn.LIF(), nn.Dropout(), synapse), r"layer 1 \(Dropout"),
+        ((bsnn.LIF(), nn.Dropout().eval(), synapse), r"layer 1 \(Dropout"),
+        ((bsnn.LIF(), nn.Linear(4, 4), nn.BatchNorm1d(4), synapse), r"layer 1 \(Linear"),
+        ((bsnn.LIF(), nn.ReLU(), nn.Identity(), nn.ReLU(), synapse), r"layer 1 \(ReLU"),
+        ((bsnn.Sequential(synapse, bsnn.LIF()), nn.Dropout(), synapse), r"layer 1 \(Dropout"),
+        ((bsnn.LIF(), bsnn.Sequential(nn.Dropout(), synapse)), r"layer 0 \(Dropout"),
+        ((bsnn.Sequential(bsnn.LIF(), nn.Dropout()), synapse), r"layer 0\.1 \(Dropout"),
+        (
+            (bsnn.Sequential(bsnn.Sequential(bsnn.LIF(), nn.Dropout())), nn.Identity(), synapse),
+            r"layer 0\.0\.1 \(Dropout",
+        ),
+        ((bsnn.LIF(), nn.Dropout(), bsnn.Sequential(nn.Identity(), synapse)), r"layer 1 \(Dropout"),
+        ((bsnn.Residual(bsnn.Sequential(bsnn.LIF(), nn.ReLU())), synapse), r"layer 0\.body\.1 \(ReLU"),
+        (({"lif": bsnn.LIF(), "pool": nn.MaxPool1d(1), "fc": synapse},), r"layer pool \(MaxPool1d"),
+        ((bsnn.Recurrent(bsnn.BinaryLinear(4, 4), bsnn.LIF()), nn.ReLU(), synapse), r"layer 1 \(ReLU"),
+    ):
+        with pytest.raises(bsnn.UserError, match=where + cut):
+            run(*layers)
+
+
+class OwnIdentity(nn.Identity):
+    def forward(self, input: Tensor) -> Tensor:
+        return input**2
+
+
+def test_layers_exchanged_after_construction_do_not_escape() -> None:
+    net = bsnn.Sequential({"lif": bsnn.LIF(), "pool": nn.Identity(), "fc": bsnn.BinaryLinear(4, 4)})
+    net(torch.ones(2, 4), None)
+    for replacement in (nn.Dropout(), OwnIdentity()):
+        net.pool = replacement
+        with pytest.raises(bsnn.UserError, match=r"layer pool \(\w+\) stands between a neuron"):
+            net(torch.ones(2, 4), None)
+    net.pool = nn.Identity()
+    net(torch.ones(2, 4), None)
+    net.pool.forward = lambda x: x**2
+    with pytest.raises(bsnn.UserError, match=r"layer pool \(Identity\) stands between a neuron"):
+        net(torch.ones(2, 4), None)
+    net.pool = nn.Sequential(nn.Identity(), bsnn.BinaryLinear(4, 4))
+    with pytest.raises(bsnn.UserError, match="layer pool is a Sequential with a synapse inside"):
+        net(torch.ones(2, 4), None)
+    net.lif.gradient = "sltt"  # no trace, nothing to lose
+    for replacement in (nn.Dropout(), nn.ReLU(), nn.Sequential(nn.ReLU(), bsnn.BinaryLinear(4, 4))):
+        net.pool = replacement
+        assert net(torch.ones(2, 4), None)[0].shape == (2, 4)
+
+
+def test_a_module_with_a_synapse_inside_is_refused_behind_a_neuron() -> None:
+    synapse = bsnn.BinaryLinear(4, 4)
     with pytest.raises(bsnn.UserError, match="layer 1 is a Sequential with a synapse inside"):
-        bsnn.Sequential(bsnn.LIF(), nn.Sequential(nn.Identity(), synapse))
-    with pytest.raises(bsnn.UserError, match=r"layer 0.1 \(Dropout\) stands between"):
-        bsnn.Sequential(bsnn.Sequential(bsnn.LIF(), nn.Dropout()), synapse)
+        run(bsnn.LIF(), nn.Sequential(nn.Identity(), synapse))
+    with pytest.raises(bsnn.UserError, match="layer 2 is a Sequential with a synapse inside"):
+        run(bsnn.LIF(), nn.Dropout(), nn.Sequential(nn.ReLU(), synapse))
+    assert run(nn.Sequential(nn.Identity(), synapse)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("gradient", ["ottt", "ndot", "sltt", "bptt"])
+def test_where_no_synapse_follows_any_layer_may_stand_behind_a_neuron(gradient: str) -> None:
+    lif = bsnn.LIF(gradient=gradient)
+    assert run(lif, nn.Dropout(), nn.Linear(4, 3)).shape == (2, 3)
+    assert run(lif, nn.Linear(4, 4), nn.BatchNorm1d(4), lif, bsnn.BinaryLinear(4, 3)).shape == (2, 3)
+    assert isinstance(run(lif, nn.ReLU()), Tensor)
+
+
+def test_a_tensor_that_a_layer_hands_on_is_not_blamed_for_what_another_branch_lost() -> None:
+    dropout = nn.Dropout().eval()  # returns its input
+    net = bsnn.Sequential(bsnn.LIF(), bsnn.Concat(bsnn.Sequential(dropout, nn.Linear(4, 4)), bsnn.BinaryLinear(4, 4)))
+    assert net(torch.ones(2, 4), None)[0].shape == (2, 8)
+
+
+def test_misuse_of_compositions_teaches() -> None:
     with pytest.raises(bsnn.UserError, match=r"as layer 0; expected an nn\.Module"):
         bsnn.Sequential(bsnn.LIF)
     with pytest.raises(bsnn.UserError, match="some branches yield spikes and others currents"):
         bsnn.Concat(bsnn.LIF(), nn.Identity())(torch.zeros(1, 2), None)
     with pytest.raises(bsnn.UserError, match=r"the body yields \(1, 3\) and the shortcut \(1, 2\)"):
         bsnn.Residual(nn.Linear(2, 3))(torch.zeros(1, 2), None)
+
+
+def test_a_hook_that_changes_what_computes_is_told_of_once_per_network() -> None:
+    def hooked() -> bsnn.ImageNetwork:
+        net = resnet18(num_classes=3, width=0.05, stem=32)
+        for module in net.modules():
+            if isinstance(module, bsnn.LIF):
+                module.register_forward_hook(lambda *_: None)
+        return net
+
+    x = torch.randn(2, 3, 8, 8)
+    for _ in range(2):
+        net = hooked()
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            _, state = net(x, net.initial_state(x))
+            net(x, state)
+        assert [warning.category for warning in found] == [bsnn.BackendWarning]
+        assert "layer lif (LIF) has a hook" in str(found[0].message)
+    net = bsnn.Sequential(nn.Linear(4, 4), bsnn.LIF())
+    net[1].register_full_backward_hook(lambda *_: None)
+    with pytest.warns(bsnn.BackendWarning, match=r"layer 1 \(LIF\)"):
+        net(torch.ones(2, 4, requires_grad=True), None)
+    net = bsnn.Sequential(nn.Conv2d(3, 4, 3), bsnn.LIF(), nn.AvgPool2d(2))
+    net[2].register_forward_hook(lambda *_: None)
+    with pytest.warns(bsnn.BackendWarning, match=r"layer 2 \(AvgPool2d\)"):
+        net(x, None)
+
+
+def test_the_librarys_own_hooks_and_a_chosen_backend_say_nothing() -> None:
+    net, x = vgg((4, "pool", 4)), torch.randn(2, 3, 8, 8)
+    with bsnn.counting_spikes(net):
+        net(x, None)
+    bsnn.predict_memory(net, x, batch=2)
+    net.lif1.register_forward_hook(lambda *_: None)
+    with bsnn.backend("reference"):
+        net(x, None)
+    net.conv2.register_forward_hook(lambda *_: None)
+    net.norm2.register_forward_hook(lambda *_: None)
+    with bsnn.backend("reference"):
+        net(x, None)
+
+
+def test_a_state_of_another_neuron_is_refused() -> None:
+    _, state = bsnn.LIF()(torch.zeros(1, 2), None)
+    with pytest.raises(bsnn.UserError, match="received a LIFState; expected a ParametricState, as ParametricLIF"):
+        bsnn.ParametricLIF()(torch.zeros(1, 2), state)
+    _, state = bsnn.ParametricLIF(gradient="sltt")(torch.zeros(1, 2), None)
+    with pytest.raises(bsnn.UserError, match="received one without a trace"):
+        bsnn.ParametricLIF()(torch.zeros(1, 2), state)

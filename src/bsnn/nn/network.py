@@ -123,8 +123,8 @@ class _Composition(Stateful):
         name = next(name for name, layer in named_layers(self).items() if layer is watched)
         warnings.warn(
             f"layer {name} ({type(watched).__name__}) has a hook, so it runs as a plain PyTorch module, not fused with "
-            "its neighbors: the same values, slower, in more memory. bsnn.counting_spikes counts spikes without that, and "
-            "bsnn.backend('reference') runs every module this way without a warning.",
+            "its neighbors: the same values, slower, in more memory. bsnn.counting_spikes counts spikes without that, "
+            "and bsnn.backend('reference') runs every module this way without a warning.",
             BackendWarning,
             stacklevel=2,
         )
