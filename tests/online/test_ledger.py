@@ -18,25 +18,33 @@ from bsnn.online import ledger
 from bsnn.optim import BSO, TBSO
 
 
-@pytest.mark.parametrize("make", [bsnn.models.vgg11, bsnn.models.resnet18])
-@pytest.mark.parametrize("rule", ["ottt", "sltt", "ndot"])
-def test_the_prediction_is_near_what_tensors_take(make, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = 8
+@pytest.mark.parametrize(
+    ("make", "rule", "neuron"),
+    [
+        *itertools.product([bsnn.models.vgg11, bsnn.models.resnet18], ["ottt", "sltt", "ndot"], ["lif"]),
+        *itertools.product([bsnn.models.vgg11], ["ottt", "sltt"], ["if", "plif", "hard-lif", "alif"]),
+    ],
+)
+def test_the_prediction_is_near_what_tensors_take(
+    make, rule: str, neuron: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, kind = 8, bsnn.neuron_named(neuron)
     monkeypatch.setattr(ledger, "_REORDERS", 1)  # one is a tensor, the others lie inside a kernel
 
     def train() -> None:
-        net = make(width=0.25, neuron=bsnn.LIF(gradient=rule))
+        net = make(width=0.25, neuron=kind(gradient=rule))
         binary, real = bsnn.split_parameters(net)
         x, y = torch.randn(batch, 3, 32, 32), torch.zeros(batch, dtype=torch.long)
         loss = functools.partial(bsnn.step_loss, labels=y, time_steps=2)
         optimizers = [TBSO(binary, time_steps=2), torch.optim.SGD(real, lr=0.1)]
         bsnn.online_update(net, itertools.repeat(x, 2), loss, optimizers)
 
-    net = make(width=0.25, neuron=bsnn.LIF(gradient=rule))
+    net = make(width=0.25, neuron=kind(gradient=rule))
     predicted = bsnn.predict_memory(net, torch.zeros(1, 3, 32, 32), batch)
     assert predicted["total"] == sum(value for kind, value in predicted.items() if kind != "total")
     assert predicted["total"] == pytest.approx(peak_bytes(train), rel=0.15)
-    assert predicted["trace"] == (0 if rule == "sltt" else predicted["membrane"])
+    per_neuron = {"alif": 2}.get(neuron, 1), 0 if rule == "sltt" else {"plif": 3}.get(neuron, 1)
+    assert predicted["membrane"] * per_neuron[1] == predicted["trace"] * per_neuron[0]
     eight = bsnn.predict_memory(net, torch.zeros(1, 3, 32, 32), batch, momentum_bits=8)
     assert eight["momentum"] / predicted["momentum"] == pytest.approx(260 / 1024, rel=0.01)
 

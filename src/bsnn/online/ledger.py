@@ -40,8 +40,8 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
 
     Returns:
         Weights (with BatchNorm's statistics), momentum, gradients (of the binary layer at which the peak lies, and the
-        real-valued ones), membrane, trace, workspace (what backward needs beside the state, and what is made on the
-        way), and their total.
+        real-valued ones), membrane (with whatever else neurons carry), trace, workspace (what backward needs beside the
+        state, and what is made on the way), and their total.
 
     Example:
         >>> net = bsnn.models.vgg11(width=0.125)
@@ -52,8 +52,7 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
     real = sum(p.nbytes for p in net.parameters() if not isinstance(p, BinaryParameter))
     buffers = sum(b.nbytes for b in net.buffers())
     momentum = 4 * sum(binary) if momentum_bits == 32 else sum(math.ceil(n / BLOCK) * (BLOCK + 4) for n in binary)
-    states: list[int] = []
-    map_state(lambda tensor: states.append(tensor.nbytes), net.initial_state(sample[:1]))
+    state, trace = _state_bytes(net.initial_state(sample[:1]))
     layers = _layers(net, sample)
     kept, instants = batch * sample[:1].numel() * 4, [(0, 0)]
     in_c = sample.device.type == "cpu" and sample.dtype == torch.float32
@@ -70,14 +69,15 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
         kept += batch * (layer.neurons // (2 if halved else 1) + layer.neurons // 32)
         instants.append((kept + batch * layer.neurons, 0))
     workspace, gradient = max(instants, key=sum)
-    membrane = batch * sum(layer.neurons for layer in layers)
+    # A state that is not written over is there twice while a time step is computed.
+    twice = batch * sum(layer.copied for layer in layers)
     kinds = {
         "weights": sum(math.ceil(n / 8) for n in binary) + real + buffers,
         "momentum": momentum,
         "gradients": gradient + real,
-        "membrane": membrane,
-        "trace": batch * sum(states) - membrane,
-        "workspace": workspace + max(rooms, default=0),
+        "membrane": batch * (state - trace),
+        "trace": batch * trace,
+        "workspace": workspace + max(rooms, default=0) + twice,
     }
     return {**kinds, "total": sum(kinds.values())}
 
@@ -96,6 +96,24 @@ class _Layer:
     """What tells how a convolution makes its gradients."""
     neurons: int = 0
     neurons_in_c: bool = False
+    copied: int = 0
+    """What a step of neurons that is not fused makes anew: the state and, if they learn, the membrane again."""
+
+
+def _state_bytes(state: Any) -> tuple[int, int]:
+    """Bytes of a state, and those of its traces, which are the fields whose name ends so."""
+    if isinstance(state, Tensor):
+        return state.nbytes, 0
+    if not isinstance(state, tuple | list | dict):
+        return 0, 0
+    names = getattr(state, "_fields", None) or (state if isinstance(state, dict) else range(len(state)))
+    values = state.values() if isinstance(state, dict) else state
+    total = traces = 0
+    for name, value in zip(names, values, strict=True):
+        own, own_traces = _state_bytes(value)
+        total += own
+        traces += own if str(name).endswith("trace") else own_traces
+    return total, traces
 
 
 def _tiles(layer: TracedConv2d, x: Tensor, made: Tensor) -> tuple[torch.Size, _Pair, _Pair, Geometry]:
@@ -129,8 +147,12 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
         if not found or found[-1].neurons:
             found.append(_Layer())
         found[-1].neurons = output[1].membrane.nbytes
+        assert isinstance(module, Neuron)
         if isinstance(module, SoftResetNeuron) and is_fusable(module):
             found[-1].neurons_in_c = neurons(output[1].membrane, as_numbers(module), pooled=False) is not None
+        else:
+            learns = any(True for _ in module.parameters())
+            found[-1].copied = _state_bytes(output[1])[0] + learns * output[1].membrane.nbytes
 
     handles = [m.register_forward_hook(synapse) for m in net.modules() if isinstance(m, TracedLayer)]
     handles += [m.register_forward_hook(neuron) for m in net.modules() if isinstance(m, Neuron)]
