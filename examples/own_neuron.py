@@ -1,7 +1,7 @@
 """A neuron of your own: one class, one method.
 
-It cannot fire twice in a row. The base class makes and checks the state, cuts it from the past and keeps the trace, so the
-neuron is right under every gradient rule. Train it from the command line, in this folder:
+It cannot fire twice in a row. The base class makes and checks the state, cuts it from the past and keeps the trace, so
+the neuron works under every gradient rule. Train it from the command line, in this folder:
 
     bsnn train digits --neuron own_neuron:Refractory --epochs 2
 """

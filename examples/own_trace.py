@@ -1,7 +1,7 @@
 """A trace of your own: one class, one method.
 
-The trace that weight gradients are made from decays more slowly here than the membrane does. Train with it from the command
-line, in this folder:
+The trace that weight gradients are made from decays more slowly here than the membrane does. Train with it from the
+command line, in this folder:
 
     bsnn train digits --gradient own_trace:Slow --epochs 2
 """
