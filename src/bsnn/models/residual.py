@@ -1,0 +1,95 @@
+"""A residual network without real-valued convolutions behind the stem: every block's shortcut is free of weights.
+
+A block is x + BN(conv(LIF(x))), as in Bi-Real networks: what flows between blocks is real-valued, what enters a binary
+convolution is spikes. Where the resolution is halved, the shortcut is pooled and its channels are repeated.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Unpack
+
+from torch import nn
+
+from bsnn.errors import UserError
+from bsnn.models.vgg import LayerOptions, scaled
+from bsnn.nn.network import Concat, ImageNetwork, Residual, Sequential
+from bsnn.nn.neuron import LIF
+from bsnn.nn.norm import BatchNorm2d
+from bsnn.nn.synapse import TracedConv2d, Weights
+
+DOWN = "down"
+
+
+def residual(
+    plan: Sequence[int | str],
+    *,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    width: float = 1.0,
+    **layers: Unpack[LayerOptions],
+) -> ImageNetwork:
+    """A real-valued 3×3 stem, residual blocks of one binary 3×3 convolution each, global pooling and a classifier.
+
+    Args:
+        plan: Channels of the stem, then those of each block, and `"down"` before a block that halves height and width.
+            Each number of channels is that before it, or a multiple.
+        num_classes: Number of logits.
+        in_channels: Channels of an image.
+        width: Factor on the stem's channels; those of each block remain the same multiple of them.
+        layers: `weights` and `neuron`, as in `vgg`.
+
+    Example:
+        >>> net = residual((64, "down", 128, 128, "down", 256, 256, "down", 512, 512))
+        >>> bsnn.model_size(net).binary_weights
+        4644864
+    """
+    _check(plan)
+    weights, neuron = layers.get("weights", "binary"), layers.get("neuron") or LIF()
+    channels = [item for item in plan if isinstance(item, int)]
+    halved = [before == DOWN for before, item in zip(plan, plan[1:], strict=False) if item != DOWN]
+    entering = scaled(channels[0], width)
+    made: dict[str, nn.Module] = {
+        "stem": nn.Conv2d(in_channels, entering, 3, padding=1, bias=False),
+        "norm": BatchNorm2d(entering),
+    }
+    for index, down in enumerate(halved, start=1):
+        copies = channels[index] // channels[index - 1]
+        made[f"block{index}"] = _block(entering, copies, weights, neuron, down=down)
+        entering *= copies
+    made["lif"] = copy.deepcopy(neuron)
+    made["pool"] = nn.AdaptiveAvgPool2d(1)
+    made["flatten"] = nn.Flatten()
+    made["classifier"] = nn.Linear(entering, num_classes)
+    return ImageNetwork(made, in_channels, minimum_size=2 ** sum(halved))
+
+
+def _block(entering: int, copies: int, weights: Weights, neuron: LIF, *, down: bool) -> Residual:
+    """One block, which leaves `copies` times as many channels as enter it."""
+    leaving = entering * copies
+    body: dict[str, nn.Module] = {"lif": copy.deepcopy(neuron)}
+    shortcut: list[nn.Module] = []
+    if down:
+        body["pool"] = nn.AvgPool2d(2)
+        shortcut.append(nn.AvgPool2d(2))
+    body["conv"] = TracedConv2d(entering, leaving, 3, padding=1, weights=weights)
+    body["norm"] = BatchNorm2d(leaving)
+    if copies > 1:
+        shortcut.append(Concat(*(nn.Identity() for _ in range(copies))))
+    return Residual(Sequential(body), Sequential(*shortcut) if shortcut else None)
+
+
+def _check(plan: Sequence[int | str]) -> None:
+    """Refuses a plan that is no chain of blocks."""
+    words = f"plan: received {','.join(map(str, plan)) or 'none'}; expected"
+    if any(item != DOWN and not (isinstance(item, int) and item > 0) for item in plan):
+        raise UserError(f"{words} channel numbers and {DOWN!r}, such as 64,down,128,128.")
+    before_numbers = [before for before, item in zip(plan, plan[1:], strict=False) if item == DOWN]
+    if not plan or plan[0] == DOWN or plan[-1] == DOWN or DOWN in before_numbers:
+        raise UserError(f"{words} the stem's channels first, and a number of channels after each {DOWN!r}.")
+    channels = [item for item in plan if isinstance(item, int)]
+    for before, after in zip(channels, channels[1:], strict=False):
+        if after % before:
+            raise UserError(
+                f"{words} each number of channels to be a multiple of that before it, because a shortcut repeats its "
+                f"channels; {after} is no multiple of {before}."
+            )
