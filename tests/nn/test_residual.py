@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import bsnn
-from bsnn.deploy.engine import Engine
 from bsnn.deploy.codec import read
+from bsnn.deploy.engine import Engine
 from bsnn.models import residual
 from bsnn.nn import network
 from bsnn.online.evaluate import predict

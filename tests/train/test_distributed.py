@@ -122,8 +122,8 @@ class Doubled:
     def __len__(self) -> int:
         return len(self.loader)
 
-    def epoch(self, *place: int) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((inputs.double(), labels) for inputs, labels in self.loader.epoch(*place))
+    def epoch(self, *place: int, **options: bool) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((inputs.double(), labels) for inputs, labels in self.loader.epoch(*place, **options))
 
     def ordered(self) -> Iterator[tuple[Tensor, Tensor]]:
         return ((inputs.double(), labels) for inputs, labels in self.loader.ordered())
@@ -143,10 +143,10 @@ def check_on_two_processes_training_equals_one_process(world: World) -> None:
     # 198 samples: six full batches and one of six samples.
     shared = dataclasses.replace(TINY, train_samples=198, epochs=1, sync_batchnorm=True)
     for changes in (
-        {"flip": True},
+        {"flip": True, "alternating_flip": True, "mixup": 0.5, "label_smoothing": 0.1, "real_optimizer": "adamw"},
         {"updates": "accumulated", "optimizer": "bso", "gamma": 1e-6},
         {"gradient": "bptt"},
-        {"weights": "real", "gradient": "ndot", "sgd_momentum": 0.9},
+        {"weights": "real", "gradient": "ndot", "sgd_momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
     ):
         config = dataclasses.replace(shared, **changes)
         two, one = trained_in_double(config, world), trained_in_double(config, World())

@@ -10,7 +10,7 @@ import torch
 from bsnn import UserError, cli
 from bsnn.data import ArrayDataset
 from bsnn.paper.recipes import RECIPES, recipe
-from bsnn.train.config import Config, choices_of, written
+from bsnn.train.config import Config, choices_of, why_unused, written
 from bsnn.train.trainer import Trainer
 
 
@@ -52,12 +52,13 @@ def test_every_recipe_builds_and_runs_two_updates(name: str) -> None:
 
 
 def options_of(config: Config) -> list[str]:
-    """Every field of a config as options."""
+    """Every field of a config that has an effect, as options."""
     return list(
         itertools.chain.from_iterable(
             (f"--{field.name}", "" if value in ("", ()) else written(value))
             for field in dataclasses.fields(Config)
             for value in [getattr(config, field.name)]
+            if not why_unused(config, field.name)
         )
     )
 

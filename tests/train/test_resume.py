@@ -47,13 +47,23 @@ def test_a_killed_run_ends_with_the_same_bits(
     assert_same_run(finished, out)
 
 
+AUGMENTED = {
+    "crop_padding": 1,
+    "crop_mode": "reflect",
+    "flip": True,
+    "alternating_flip": True,
+    "cutout": 2,
+    "mixup": 0.5,
+}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"optimizer": "bso", "gamma": 1e-4, "gamma_schedule": "inverse_sqrt"},
-        {"updates": "accumulated", "gradient": "ndot"},
+        {"updates": "accumulated", "gradient": "ndot", "warmup": 0.7, "real_optimizer": "adamw", "weight_decay": 0.1},
         {"weights": "real", "sgd_momentum": 0.9, "gradient": "bptt"},
-        {"weights": "latent", "sgd_momentum": 0.9, "crop_padding": 1, "flip": True, "cutout": 2},
+        {"weights": "latent", "sgd_momentum": 0.9, "nesterov": True} | AUGMENTED,
         {"gradient": "bptt", "beta_schedule": "step", "decay_epochs": 1},
     ],
 )

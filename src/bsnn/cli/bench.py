@@ -1,6 +1,7 @@
 """`bsnn bench`: memory and speed on this machine."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from bsnn.cli._model import open_model
@@ -13,16 +14,15 @@ def add(commands: Any) -> None:
     """Adds the commands `bench memory`, `bench training` and `bench inference`."""
     parser = commands.add_parser("bench", help="Measure memory and speed here.", description="Measure here.")
     benches = parser.add_subparsers(metavar="WHAT", required=True)
-    _add_update(benches, "memory", sequences=0, lengths=[1, 35, 1000])
-    _add_update(benches, "training", sequences=1, lengths=[])
+    _add_update(benches, "memory", run_memory, lengths=[1, 35, 1000])
+    _add_update(benches, "training", run_training, lengths=[])
     inference = add_command(benches, "inference", run_inference, text_inference)
     inference.add_argument("--model", metavar="RUN|MODEL", help="also a trained network: a model file or run directory")
     inference.add_argument("--data", metavar="DIR", help="show it the test images of this data set (random numbers)")
 
 
-def _add_update(benches: Any, what: str, *, sequences: int, lengths: list[int]) -> None:
+def _add_update(benches: Any, what: str, run: Callable[[argparse.Namespace], Result], *, lengths: list[int]) -> None:
     update = add_command(benches, what, run, text)
-    update.set_defaults(sequences=sequences)
     update.add_argument("--batch", type=count, nargs="+", default=[32, 128], metavar="N", help="sizes (32 128)")
     update.add_argument("--time-steps", type=count, nargs="+", default=[4], metavar="T", help="lengths (4)")
     update.add_argument(
@@ -40,8 +40,17 @@ def _add_update(benches: Any, what: str, *, sequences: int, lengths: list[int]) 
     update.add_argument("--peers", metavar="PYTHON", help="python of an environment that has SpikingJelly")
 
 
-def run(options: argparse.Namespace) -> Result:
-    """Measure memory and time of an online update, each configuration in a process of its own."""
+def run_memory(options: argparse.Namespace) -> Result:
+    """Measure the peak memory of training on a first sequence, each configuration in a process of its own."""
+    return _measure(options, sequences=0)
+
+
+def run_training(options: argparse.Namespace) -> Result:
+    """Measure the time of training per time step, after a first sequence, each configuration in its own process."""
+    return _measure(options, sequences=1)
+
+
+def _measure(options: argparse.Namespace, *, sequences: int) -> Result:
     training = need("bsnn.bench.training")
     return training.bench(
         options.methods or training.METHODS,
@@ -51,7 +60,7 @@ def run(options: argparse.Namespace) -> Result:
         width=options.width,
         threads=options.threads,
         repetitions=options.repetitions,
-        sequences=options.sequences,
+        sequences=sequences,
         peers=options.peers,
     )
 

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +13,7 @@ from bsnn.cli._parser import Result, add_command, count, integer, real, yes_or_n
 from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
-from bsnn.train.config import Config, choices_of, written
+from bsnn.train.config import PLAN_WORDS, Config, choices_of, why_unused, written
 
 _USAGE = "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--sweep FIELD=V1,V2,...]"
 
@@ -33,6 +33,12 @@ def add(commands: Any, words: Sequence[str] = ()) -> None:
         action="append",
         default=[],
         help="train a grid of values, one run each, and tabulate; repeat it for more fields",
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="cpu|cuda|cuda:N|auto",
+        help="what computes (auto: CUDA if it is there); under torchrun, cuda is one device per process",
     )
     parser.add_argument("--workers", type=count, default=0, metavar="N", help="processes that read files (0)")
     parser.add_argument(
@@ -55,7 +61,7 @@ def _add_fields(parser: argparse.ArgumentParser, shown: Config | None) -> None:
         read, metavar = _reader(field)
         default = "" if shown is None else f" ({written(getattr(shown, field.name))})"
         group.add_argument(
-            f"--{field.name.replace('_', '-')}",
+            _option(field.name),
             dest=f"field_{field.name}",
             type=read,
             help=f"{field.metadata['help']}{default}".replace("%", "%%"),
@@ -81,19 +87,24 @@ def _reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]
 
 
 def _channels(text: str) -> tuple[int | str, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if any(part != "pool" and not (part.isdigit() and int(part)) for part in parts):
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected channels and pools, as 32,64,pool,128")
-    return tuple(int(part) if part.isdigit() else part for part in parts)
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    words = PLAN_WORDS.values()
+    if any(part not in words and not (part.isdecimal() and part.isascii() and int(part)) for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"received {text!r}; expected channels, with pool or down between, as 32,64,pool,128"
+        )
+    return tuple(part if part in words else int(part) for part in parts)
 
 
 def run(options: argparse.Namespace) -> Result:
     """Train a recipe; every number in it can be set."""
     given = {key.removeprefix("field_"): value for key, value in vars(options).items() if key.startswith("field_")}
-    config = dataclasses.replace(recipe(options.recipe), **given)
     grid = _grid(options.sweep)
-    if not grid:
-        _refuse_unused(config, given)
+    for name in given.keys() & grid.keys():
+        raise UserError(f"{_option(name)}: --sweep {name} gives its values; expected one of the two. Leave one out.")
+    config = dataclasses.replace(recipe(options.recipe), **given, **{name: values[0] for name, values in grid.items()})
+    points = [point for _, point in need("bsnn.train.sweep").grid_points(config, grid)] if grid else [config]
+    _refuse_unused(points, given)
     if options.data and config.dataset == "digits":
         raise UserError(
             f"--data: received {options.data}; the digits come with bsnn. For your own data: bsnn train folder."
@@ -106,7 +117,7 @@ def run(options: argparse.Namespace) -> Result:
     name = f"{options.recipe}-sweep" if grid else options.recipe
     # A sweep goes on by itself, so its folder is always the same one.
     out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
-    shared = {"data": options.data, "workers": options.workers, "checkpoint_minutes": options.checkpoint_minutes}
+    shared = {name: getattr(options, name) for name in ("data", "workers", "checkpoint_minutes", "device")}
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         if grid:
@@ -122,18 +133,18 @@ def run(options: argparse.Namespace) -> Result:
         signal.signal(signal.SIGTERM, before)
 
 
-def _refuse_unused(config: Config, given: Collection[str]) -> None:
-    """Refuses settings of a flip rule that the chosen one does not take; they would have no effect."""
-    rules = need("bsnn.optim.rules")
-    fields = {name: rules.config_fields(rules.find(name)) for name in (*rules.names(), config.optimizer)}
-    # The number of time steps is also the network's.
-    unused = {field for taken in fields.values() for field in taken} - {*fields[config.optimizer], "time_steps"}
+def _refuse_unused(configs: Sequence[Config], given: Iterable[str]) -> None:
+    """Refuses options that have no effect in the run, or in any run of a sweep."""
     for name in given:
-        if name in unused:
+        reasons = [why_unused(config, name) for config in configs]
+        if all(reasons):
             raise UserError(
-                f"--{name.replace('_', '-')}: the flip rule {config.optimizer} does not take it, so it would have no "
-                f"effect; expected one of {', '.join(fields[config.optimizer])}."
+                f"{_option(name)}: {reasons[0]}, so it would do nothing here. Leave it out, or change that."
             )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _write_model(path: Path) -> None:

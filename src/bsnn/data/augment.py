@@ -1,4 +1,4 @@
-"""Augmentation of whole batches: random crop, horizontal flip, Cutout, normalization (appendix, "Datasets").
+"""Augmentation of whole batches: random crop, flip, Cutout, normalization (appendix, "Datasets"), and mixup.
 
 Every function takes its random values as arguments and draws none, so the same values give the same bits on
 every device. A batch is [B, C, H, W], or [B, T, C, H, W] for events, where all frames of a sample share one
@@ -10,6 +10,7 @@ these short passes, and when another process holds a core, waiting for the pool 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,17 +25,23 @@ from bsnn.errors import UserError
 NUM_DRAWS = 5 + NUM_POLICY_DRAWS
 
 
-def crop_and_flip(batch: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: int) -> Tensor:
-    """Pads with zeros, cuts a window of the original size out of each sample, mirrors the chosen ones.
+CropMode = Literal["zeros", "reflect"]
 
-    The zeros are raw values: black for bytes, no event for frames.
+
+def crop_and_flip(
+    batch: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: int, mode: CropMode = "zeros"
+) -> Tensor:
+    """Pads, cuts a window of the original size out of each sample, mirrors the chosen ones.
+
+    Zeros are raw values: black for bytes, no event for frames.
 
     Args:
         batch: [B, ..., H, W], of any dtype.
         top: [B], row of the padded sample where its window begins, from 0 to 2 · `padding`.
         left: [B], the column, likewise.
         flipped: [B], bool: mirror this sample left to right.
-        padding: zeros added on each side.
+        padding: pixels added on each side.
+        mode: what they are: zeros, or the sample reflected at its border, which is not repeated.
 
     Returns:
         A new batch of the same shape and dtype.
@@ -47,20 +54,27 @@ def crop_and_flip(batch: Tensor, top: Tensor, left: Tensor, flipped: Tensor, pad
         >>> crop_and_flip(batch, one, one, torch.tensor([True]), padding=1).tolist()
         [[[[2, 1], [4, 3]]]]
     """
+    if mode == "reflect" and padding >= min(batch.shape[-2:]):
+        raise UserError(
+            f"crop_padding: received {padding} pixels of reflection for images of {batch.shape[-2]} × "
+            f"{batch.shape[-1]}; expected fewer than the image has. Lower it, or pad with zeros."
+        )
     planes = batch.reshape(len(batch), -1, *batch.shape[-2:])
     if batch.is_cpu:
-        cut = torch.from_numpy(_cut(planes.numpy(), top.numpy(), left.numpy(), flipped.numpy(), padding))
+        cut = torch.from_numpy(_cut(planes.numpy(), top.numpy(), left.numpy(), flipped.numpy(), padding, mode))
     else:
         device = batch.device
-        cut = _gather(planes, top.to(device), left.to(device), flipped.to(device), padding)
+        cut = _gather(planes, top.to(device), left.to(device), flipped.to(device), padding, mode)
     return cut.view(batch.shape)
 
 
-def _cut(planes: np.ndarray, top: np.ndarray, left: np.ndarray, flipped: np.ndarray, padding: int) -> np.ndarray:
+def _cut(
+    planes: np.ndarray, top: np.ndarray, left: np.ndarray, flipped: np.ndarray, padding: int, mode: CropMode
+) -> np.ndarray:
     """Copies windows of the padded samples."""
-    count, channels, height, width = planes.shape
-    padded = np.zeros((count, channels, height + 2 * padding, width + 2 * padding), planes.dtype)
-    padded[:, :, padding : padding + height, padding : padding + width] = planes
+    count, _, height, width = planes.shape
+    sides = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+    padded = np.pad(planes, sides, mode="reflect" if mode == "reflect" else "constant")
     windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
     # [B, C, top, left, H, W] → [B, top, left, C, H, W]: the three axes that are indexed come first.
     cut = windows.transpose(0, 2, 3, 1, 4, 5)[np.arange(count), top, left]
@@ -68,10 +82,15 @@ def _cut(planes: np.ndarray, top: np.ndarray, left: np.ndarray, flipped: np.ndar
     return cut
 
 
-def _gather(planes: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: int) -> Tensor:
+def _gather(planes: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: int, mode: CropMode) -> Tensor:
     """Computes for each pixel where it comes from, and gathers."""
     height, width = planes.shape[-2:]
-    padded = functional.pad(planes, (padding,) * 4).flatten(2)
+    if mode == "reflect":  # by indices, because torch reflects no bytes
+        places = (torch.from_numpy(np.pad(np.arange(side), padding, "reflect")) for side in (height, width))
+        row, column = (place.to(planes.device) for place in places)
+        padded = planes[:, :, row][..., column].flatten(2)
+    else:
+        padded = functional.pad(planes, (padding,) * 4).flatten(2)
     rows = torch.arange(height, device=planes.device) + top[:, None]
     columns = torch.arange(width, device=planes.device)
     columns = torch.where(flipped[:, None], columns.flip(0), columns) + left[:, None]
@@ -150,17 +169,47 @@ def _mask_(batch: Tensor, upper: Tensor, left: Tensor, size: int) -> None:
     batch.masked_fill_(inside.view(len(batch), *[1] * (batch.ndim - 3), *batch.shape[-2:]), 0)
 
 
+def mix(values: Tensor, first: np.ndarray, second: np.ndarray, share: np.ndarray) -> Tensor:
+    """Mixes pairs of a batch: share · values[first] + (1 − share) · values[second] (Zhang et al., 2018).
+
+    Args:
+        values: floats, [N, ...].
+        first: [B], places of the first of each pair.
+        second: [B], places of the second.
+        share: [B], of the first, from 0 to 1.
+
+    Returns:
+        A new batch, [B, ...].
+
+    Example:
+        >>> mix(torch.tensor([[0.0], [8.0]]), np.array([0, 1]), np.array([1, 0]), np.array([0.25, 1.0])).tolist()
+        [[6.0], [8.0]]
+    """
+    shape = (-1, *[1] * (values.ndim - 1))
+    if values.is_cpu:
+        array, weight = values.numpy(), share.astype(np.float32).reshape(shape)
+        return torch.from_numpy(weight * array[first] + (1 - weight) * array[second])
+    weight = torch.from_numpy(share.astype(np.float32)).to(values.device).view(shape)
+    one, two = (values[torch.from_numpy(places).to(values.device)] for places in (first, second))
+    return weight * one + (1 - weight) * two
+
+
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to a training batch: crop, flip, AutoAugment, normalization and Cutout, in this order.
+    """What is done to a training batch: crop, flip, AutoAugment, normalization, Cutout and mixup, in this order.
 
     The defaults are the paper's for CIFAR. For DVS-CIFAR10 use `Augmentation(flip=False, cutout=0)`.
 
     Attributes:
-        crop_padding: zeros added on each side before a window of the original size is cut out; 0: no crop.
+        crop_padding: pixels added on each side before a window of the original size is cut out; 0: no crop.
         flip: mirror half of the samples left to right.
         cutout: side of the square that is set to the mean; 0: none.
         autoaugment: apply AutoAugment's CIFAR-10 policy (RGB bytes only).
+        crop_mode: what the added pixels are, zeros or a reflection.
+        alternating_flip: with `flip`, mirror each sample in every other epoch, the first side drawn for each; the
+            loader, which knows the epoch, sees to it.
+        mixup: α of Beta(α, α), from which the share of each sample in its mixture is drawn; 0: none. The loader, which
+            has the labels, does it.
 
     Example:
         >>> batch = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
@@ -173,8 +222,15 @@ class Augmentation:
     flip: bool = True
     cutout: int = 16
     autoaugment: bool = False
+    crop_mode: CropMode = "zeros"
+    alternating_flip: bool = False
+    mixup: float = 0.0
 
     def __post_init__(self) -> None:
+        if not self.mixup >= 0:
+            raise UserError(f"mixup = {self.mixup}: expected α of Beta(α, α), such as 0.2; 0 switches it off")
+        if self.alternating_flip and not self.flip:
+            raise UserError("alternating_flip: received it without flip; expected both, since it says how to flip")
         for name, value in (("crop_padding", self.crop_padding), ("cutout", self.cutout)):
             if value < 0:
                 raise UserError(f"{name} = {value}: expected a number of pixels; 0 switches it off")
@@ -196,7 +252,7 @@ class Augmentation:
         if self.crop_padding or self.flip:
             top, left = (draws[:, :2] * (2 * self.crop_padding + 1)).long().unbind(1)
             flipped = (draws[:, 2] < 0.5) & self.flip
-            batch = crop_and_flip(batch, top, left, flipped, self.crop_padding)
+            batch = crop_and_flip(batch, top, left, flipped, self.crop_padding, self.crop_mode)
         if self.autoaugment:
             # What is uncovered gets the mean color: near zero once it is normalized, as Cutout's square.
             fill = tuple(round(scale * m) for m in mean)

@@ -16,6 +16,8 @@ from bsnn.data.speech import is_speech_commands, speech_commands_files
 from bsnn.data.tree import folders_below, inside, split_folders
 from bsnn.errors import UserError
 
+RESIZABLE = ("imagenet", "dvs_cifar10", "nmnist", "folder")
+"""The sets whose samples can have another height and width than their own."""
 _CIFAR = {"cifar10": cifar10, "cifar100": cifar100}
 
 
@@ -110,7 +112,7 @@ def named(name: str, split: str, root: str | Path | None, *, size: int = 0, time
     if name == "folder" and root is None:
         raise UserError("your own data: say where it is with --data DIR (one folder per class).")
     settings: dict[str, Any] = {}
-    if name in ("imagenet", "dvs_cifar10", "nmnist", "folder") and size:
+    if name in RESIZABLE and size:
         settings["size"] = size
     if name in ("dvs_cifar10", "nmnist", "folder") and time_steps:
         settings["time_steps"] = time_steps

@@ -11,16 +11,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils import data as torch_data
 
-from bsnn.data.augment import NUM_DRAWS, Augmentation, normalize
+from bsnn.data.augment import NUM_DRAWS, Augmentation, mix, normalize
 from bsnn.data.dataset import ArrayDataset, Dataset, FileDataset, check_channels, check_labels
 from bsnn.errors import UserError
 
 # SplitMix64 (Steele, Lea and Flood, 2014): output n of a seed is a hash of seed + n · γ, so any sample's
 # numbers are found without drawing those before it. NumPy's own streams may change between its versions.
 _GAMMA = 0x9E3779B97F4A7C15
-_ORDER, _AUGMENT, _READ = range(3)
+_ORDER, _AUGMENT, _READ, _SIDE, _MIX = range(5)
 
 
 def _splitmix64(seed: int, counters: np.ndarray) -> np.ndarray:
@@ -51,8 +52,17 @@ class _Key(NamedTuple):
         counters = positions[:, None] * NUM_DRAWS + np.arange(NUM_DRAWS)
         return torch.from_numpy((self.bits(_AUGMENT, counters) >> np.uint64(11)) * 2.0**-53)
 
-    def generators(self, positions: np.ndarray) -> list[np.random.Generator]:
-        return [np.random.default_rng(seed) for seed in self.bits(_READ, positions).tolist()]
+    def sides(self, indices: np.ndarray) -> Tensor:
+        """[B], uniform in [0, 1): drawn once for each sample of the data set, and half a turn further in each epoch."""
+        first = (_Key(self.seed, 0).bits(_SIDE, indices) >> np.uint64(11)) * 2.0**-53
+        return torch.from_numpy((first + 0.5 * (self.epoch % 2)) % 1.0)
+
+    def shares(self, positions: np.ndarray, alpha: float) -> np.ndarray:
+        """[B], drawn from Beta(α, α)."""
+        return np.array([generator.beta(alpha, alpha) for generator in self.generators(positions, _MIX)])
+
+    def generators(self, positions: np.ndarray, purpose: int = _READ) -> list[np.random.Generator]:
+        return [np.random.default_rng(seed) for seed in self.bits(purpose, positions).tolist()]
 
 
 class _Slice(NamedTuple):
@@ -62,6 +72,8 @@ class _Slice(NamedTuple):
     """Numbers of the samples in the data set."""
     positions: np.ndarray
     """Their places in the epoch's global order."""
+    pairs: tuple[np.ndarray, np.ndarray] | None = None
+    """Where each sample of the rank, and the one that it is mixed with, are among these; None if nothing is mixed."""
 
 
 class _Reader(torch_data.Dataset):
@@ -104,7 +116,8 @@ class Loader:
     """Batches `(inputs, labels)` of a data set.
 
     Inputs are float32 and normalized: [B, C, H, W] for images and sounds, which the caller repeats over time,
-    and [T, B, C, H, W] for events. Labels are int64 [B]. A data set in memory is gathered as bytes and needs
+    and [T, B, C, H, W] for events. Labels are int64 [B], or with mixup float32 [B, classes], the share of each class
+    in the mixture. A data set in memory is gathered as bytes and needs
     no workers; any other is read sample by sample, in worker processes if there are some.
 
     With several processes, each passes its rank and gets its part of every global batch of `world_size` ·
@@ -176,8 +189,12 @@ class Loader:
         # Every rank must take part in every update, so a rest that does not reach them all is left out.
         return full + (rest >= self.world_size and not self.drop_last)
 
-    def epoch(self, number: int, start_batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, number: int, start_batch: int = 0, *, mixed: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches: the order and the augmentation of epoch `number`, from batch `start_batch` on.
+
+        With mixup, each sample is mixed with the next one of its global batch, and the last with the first. As the
+        order is drawn anew in each epoch, that is another sample at random. Both are augmented beforehand.
+        `mixed=False` switches mixup off.
 
         Without `drop_last` each sample comes once, except that fewer than `world_size` samples at the end of
         an epoch are left out (others in each epoch), so that all ranks take the same number of updates.
@@ -195,7 +212,8 @@ class Loader:
             )
         key = _Key(self.seed, number)
         order = key.order(len(self.dataset))
-        return self._batches((self._part(order, n) for n in range(start_batch, len(self))), key)
+        mixing = mixed and self.augment is not None and self.augment.mixup > 0
+        return self._batches((self._part(order, n, mixing) for n in range(start_batch, len(self))), key)
 
     def ordered(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Evaluation batches: every sample once over all ranks, in the data set's order, only normalized."""
@@ -204,25 +222,37 @@ class Loader:
         parts = (self._part(order, n) for n in range(num_batches))
         return self._batches((part for part in parts if len(part.indices)), None)
 
-    def _part(self, order: np.ndarray, batch: int) -> _Slice:
+    def _part(self, order: np.ndarray, batch: int, mixing: bool = False) -> _Slice:
         stride = self.batch_size * self.world_size
-        end = min((batch + 1) * stride, len(order))
-        positions = np.arange(batch * stride + self.rank, end, self.world_size)
-        return _Slice(order[positions], positions)
+        start, end = batch * stride, min((batch + 1) * stride, len(order))
+        positions = np.arange(start + self.rank, end, self.world_size)
+        if not mixing:
+            return _Slice(order[positions], positions)
+        partners = start + (positions - start + 1) % (end - start)
+        # With several ranks, partners are other ranks' samples, which are read here as well.
+        both = np.union1d(positions, partners)
+        return _Slice(order[both], both, (np.searchsorted(both, positions), np.searchsorted(both, partners)))
 
     def _batches(self, parts: Iterator[_Slice], key: _Key | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Reads, augments if there is a key to draw with, and delivers."""
         dataset = self.dataset
         for part, raw in self._read(parts, key):
             raw = raw.to(self.device)
+            labels = torch.from_numpy(dataset.labels[part.indices]).to(self.device)
             if key and self.augment:
                 draws = key.draws(part.positions)
+                if self.augment.alternating_flip:
+                    draws[:, 2] = key.sides(part.indices)
                 inputs = self.augment.apply(raw, draws, dataset.mean, dataset.std, dataset.scale)
             else:
                 inputs = normalize(raw, dataset.mean, dataset.std, dataset.scale)
+            if key and self.augment and part.pairs is not None:
+                shares = key.shares(part.positions[part.pairs[0]], self.augment.mixup)
+                distributions = functional.one_hot(labels, len(dataset.classes)).float()
+                inputs, labels = (mix(values, *part.pairs, shares) for values in (inputs, distributions))
             if dataset.kind == "event":
                 inputs = inputs.transpose(0, 1).contiguous()
-            yield inputs, torch.from_numpy(dataset.labels[part.indices]).to(self.device)
+            yield inputs, labels
 
     def _read(self, parts: Iterator[_Slice], key: _Key | None) -> Iterator[tuple[_Slice, Tensor]]:
         dataset = self.dataset

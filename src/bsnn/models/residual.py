@@ -5,6 +5,7 @@ convolution is spikes. Where the resolution is halved, the shortcut is pooled an
 """
 
 import copy
+import itertools
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -46,7 +47,7 @@ def residual(
     _check(plan)
     weights, neuron = layers.get("weights", "binary"), layers.get("neuron") or LIF()
     channels = [item for item in plan if isinstance(item, int)]
-    halved = [before == DOWN for before, item in zip(plan, plan[1:], strict=False) if item != DOWN]
+    halved = [before == DOWN for before, item in itertools.pairwise(plan) if item != DOWN]
     entering = scaled(channels[0], width)
     made: dict[str, nn.Module] = {
         "stem": nn.Conv2d(in_channels, entering, 3, padding=1, bias=False),
@@ -83,11 +84,11 @@ def _check(plan: Sequence[int | str]) -> None:
     words = f"plan: received {','.join(map(str, plan)) or 'none'}; expected"
     if any(item != DOWN and not (isinstance(item, int) and item > 0) for item in plan):
         raise UserError(f"{words} channel numbers and {DOWN!r}, such as 64,down,128,128.")
-    before_numbers = [before for before, item in zip(plan, plan[1:], strict=False) if item == DOWN]
-    if not plan or plan[0] == DOWN or plan[-1] == DOWN or DOWN in before_numbers:
+    before_down = [before for before, item in itertools.pairwise(plan) if item == DOWN]
+    if not plan or plan[0] == DOWN or plan[-1] == DOWN or DOWN in before_down:
         raise UserError(f"{words} the stem's channels first, and a number of channels after each {DOWN!r}.")
     channels = [item for item in plan if isinstance(item, int)]
-    for before, after in zip(channels, channels[1:], strict=False):
+    for before, after in itertools.pairwise(channels):
         if after % before:
             raise UserError(
                 f"{words} each number of channels to be a multiple of that before it, because a shortcut repeats its "

@@ -3,20 +3,34 @@
 from torch import Tensor
 from torch.nn import functional as F
 
+from bsnn.errors import UserError
 
-def step_loss(logits: Tensor, labels: Tensor, *, time_steps: int, mse_share: float = 0.05) -> Tensor:
-    """((1 − κ) cross-entropy + κ mean squared distance to one-hot) / T.
+
+def step_loss(
+    logits: Tensor, labels: Tensor, *, time_steps: int, mse_share: float = 0.05, label_smoothing: float = 0.0
+) -> Tensor:
+    """((1 − κ) cross-entropy + κ mean squared distance) / T, both to the labels' distribution over the classes.
 
     Args:
         logits: Logits of one time step, [B, classes].
-        labels: Class indices, [B].
+        labels: Class indices, [B], or a distribution for each sample, [B, classes], as mixup makes them.
         time_steps: T; the losses of a sequence add up to their mean.
         mse_share: κ.
+        label_smoothing: Share ε of each label that is spread evenly over all classes.
 
     Example:
         >>> step_loss(torch.zeros(2, 4), torch.tensor([1, 3]), time_steps=2, mse_share=0.0)
         tensor(0.6931)
     """
-    one_hot = F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
-    mixed = (1 - mse_share) * F.cross_entropy(logits, labels) + mse_share * F.mse_loss(logits, one_hot)
-    return mixed / time_steps
+    if labels.shape not in (logits.shape[:1], logits.shape):
+        raise UserError(
+            f"step_loss: received labels of shape {tuple(labels.shape)} for logits of shape {tuple(logits.shape)}; "
+            "expected class indices [batch], or a distribution over the classes for each sample, [batch, classes]."
+        )
+    indices = labels.dim() < logits.dim()
+    target = F.one_hot(labels, logits.shape[-1]).to(logits.dtype) if indices else labels.to(logits.dtype)
+    if label_smoothing:
+        target = (1 - label_smoothing) * target + label_smoothing / logits.shape[-1]
+    # Class indices as they are if they can be: a sum over all classes would round otherwise.
+    entropy = F.cross_entropy(logits, labels if indices and not label_smoothing else target)
+    return ((1 - mse_share) * entropy + mse_share * F.mse_loss(logits, target)) / time_steps

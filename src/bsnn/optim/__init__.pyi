@@ -9,4 +9,5 @@ from bsnn.optim.schedule import (
     cosine as cosine,
     inverse_sqrt as inverse_sqrt,
     step_decay as step_decay,
+    warmup as warmup,
 )

@@ -46,6 +46,20 @@ def inverse_sqrt() -> Factor:
     return lambda k: 1 / math.sqrt(k + 1)
 
 
+def warmup(counts: int, after: Factor) -> Factor:
+    """Rises in equal steps over so many counts to the factor `after`, which counts from the start too.
+
+    Args:
+        counts: How many are below the factor.
+        after: The factor without warm-up, such as `cosine(total)`.
+
+    Example:
+        >>> [round(warmup(3, constant())(k), 2) for k in range(5)]
+        [0.25, 0.5, 0.75, 1.0, 1.0]
+    """
+    return lambda k: min((k + 1) / (counts + 1), 1.0) * after(k)
+
+
 class Schedule:
     """Anneals settings of an optimizer, such as γ and 1 − β1 of a flip optimizer or the learning rate of SGD.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bsnn.paper._target import Settings
 from bsnn.paper.recipes import recipe
-from bsnn.train.config import Config
+from bsnn.train.config import PLAN_WORDS, Config
 from bsnn.train.sweep import sweep
 
 # A quarter of the digits and a narrow network: with all of them nearly every setting ends above 99 %.
@@ -35,7 +35,7 @@ def config_at(settings: Settings, small: Config, paper: str) -> Config:
 def setup(settings: Settings, config: Config, paper: str) -> str:
     """What is measured in words, and what the paper measured."""
     samples = f"{config.train_samples:,} training samples" if config.train_samples else "all training samples"
-    network = config.model if config.model != "vgg" else "-".join(map(str, config.plan))
+    network = "-".join(map(str, config.plan)) if config.model in PLAN_WORDS else config.model
     seeds = ", ".join(map(str, settings.seeds))
     return (
         f"{config.dataset}, {samples}, {network} of width {config.width:g}, {config.epochs} epochs, seeds {seeds} "

@@ -12,7 +12,7 @@ from bsnn.atomic import write_file
 from bsnn.errors import UserError
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.report.page import Confusion, RunRecord, page
-from bsnn.train.config import Config, config_from_json, written
+from bsnn.train.config import Config, config_from_json, why_unused, written
 from bsnn.train.load import loaded_run
 from bsnn.train.metrics import check_metrics
 
@@ -122,6 +122,8 @@ def train_command(config: Config, data: str | None, out: Path) -> str:
 def _differences(config: Config, base: Config) -> dict[str, str]:
     names = [field.name for field in dataclasses.fields(Config)]
     changed = [name for name in names if getattr(config, name) != getattr(base, name)]
+    # The command line refuses what has no effect.
+    changed = [name for name in changed if not why_unused(config, name)]
     values = {name: getattr(config, name) for name in changed}
     return {
         f"--{name.replace('_', '-')}": written(value) if value not in ("", ()) else "" for name, value in values.items()

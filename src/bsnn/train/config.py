@@ -6,11 +6,14 @@ The help of a field is the help of its option on the command line. Nothing here 
 import dataclasses
 import json
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from bsnn.errors import UserError
+from bsnn.extras import need
 from bsnn.optim import rules
 
 DataName = Literal[
@@ -20,9 +23,48 @@ DataName = Literal[
 ScheduleName = Literal["constant", "step", "cosine", "inverse_sqrt"]
 
 
-def _setting(default: Any, help: str, *, heading: str = "", metavar: str = "NAME") -> Any:
-    """A field with the help of its option; the first one of a group of options also has the group's heading."""
-    return field(default=default, metadata={"help": help, "heading": heading, "metavar": metavar})
+# Networks that are built from a plan, and the word that stands in it between numbers of channels.
+PLAN_WORDS = {"vgg": "pool", "residual": "down"}
+
+Unused = Callable[["Config", str], str]
+"""Why a field, given by its name, has no effect in a config; empty if it has one."""
+
+
+def _only(words: str, holds: Callable[["Config"], bool]) -> Unused:
+    """For a field that has an effect under a condition only."""
+    return lambda config, _: "" if holds(config) else f"it has an effect only with {words}"
+
+
+_ONLY_BINARY = _only("--weights binary", lambda config: config.weights == "binary")
+
+
+def _unused_by_rule(config: "Config", name: str) -> str:
+    """For a setting of flip rules, of which the chosen one takes only some."""
+    if reason := _ONLY_BINARY(config, name):
+        return reason
+    taken = rules.config_fields(rules.find(config.optimizer))
+    return "" if name in taken else f"the flip rule {config.optimizer} does not take it, only {', '.join(taken)}"
+
+
+def _unused_by_data(config: "Config", _: str) -> str:
+    """For the size of images, which some data sets have once and for all."""
+    resizable = need("bsnn.data.finder").RESIZABLE
+    return "" if config.dataset in resizable else f"it has an effect only with --dataset {', '.join(resizable)}"
+
+
+def _setting(
+    default: Any, help: str, *, heading: str = "", metavar: str = "NAME", unused: Unused = lambda config, name: ""
+) -> Any:
+    """A field and its option.
+
+    Args:
+        default: The value if nothing is said.
+        help: The help of its option.
+        heading: Of a group of options that begins with this one.
+        metavar: What stands for a text in the help.
+        unused: When the field has no effect.
+    """
+    return field(default=default, metadata={"help": help, "heading": heading, "metavar": metavar, "unused": unused})
 
 
 @dataclass(frozen=True)
@@ -31,14 +73,25 @@ class Config:
 
     dataset: DataName = _setting("cifar10", "what to train on", heading="data")
     time_steps: int = _setting(4, "T; event data are cut into as many frames")
-    image_size: int = _setting(0, "height and width of images and event frames; 0 takes the data set's own")
+    image_size: int = _setting(
+        0,
+        "height and width of images and event frames; 0 takes the data set's own",
+        unused=_unused_by_data,
+    )
     train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
     validation_samples: int = _setting(
         0, "hold out so many training samples, spread evenly, and measure on them; the test set is not read"
     )
 
-    model: Literal["vgg11", "resnet18", "vgg"] = _setting("vgg11", "network", heading="network")
-    plan: tuple[int | str, ...] = _setting((), "channels of `vgg`, with pool between, as 32,64,pool,128")
+    model: Literal["vgg11", "resnet18", "vgg", "residual"] = _setting("vgg11", "network", heading="network")
+    plan: tuple[int | str, ...] = _setting(
+        (),
+        "channels of `vgg`, with pool between, as 32,64,pool,128; of `residual`, with down before blocks that halve "
+        "height and width, as 64,down,128,128",
+        unused=_only(
+            f"--model {' or '.join(PLAN_WORDS)}, whose channels it gives", lambda config: config.model in PLAN_WORDS
+        ),
+    )
     width: float = _setting(1.0, "factor on every number of channels")
     leak: float = _setting(0.5, "λ of the neurons")
     threshold: float = _setting(1.0, "V_th of the neurons")
@@ -46,32 +99,86 @@ class Config:
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
     gradient: Literal["ottt", "ndot", "sltt", "bptt"] = _setting("ottt", "gradient rule", heading="gradients and flips")
-    updates: Literal["real-time", "accumulated"] = _setting("real-time", "one update per time step or per sequence")
-    optimizer: str = _setting("tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class")
-    gamma: float = _setting(5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2")
-    one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum")
-    one_minus_beta2: float = _setting(1e-5, "1 − β2, the rate of the second moments")
-    eps: float = _setting(1e-20, "ε inside the root")
-    bias_correction: bool = _setting(False, "divide the second moments by the share of them that is filled")
-    initial_momentum: float = _setting(0.0, "δ: the momentum begins at −δ·W; with 0 at 0, or at that of init_from")
-    momentum_bits: int = _setting(32, "bits of a weight's momentum: 32, or 8, rounded at random")
-    gamma_schedule: ScheduleName = _setting("constant", "how γ decays")
-    beta_schedule: ScheduleName = _setting("cosine", "how 1 − β1 decays")
-    decay_epochs: int = _setting(50, "epochs from one division by ten to the next, with schedule `step`")
-
-    learning_rate: float = _setting(
-        0.1, "of SGD on the real-valued parameters", heading="real-valued parameters, loss, length"
+    updates: Literal["real-time", "accumulated"] = _setting(
+        "real-time",
+        "one update per time step or per sequence",
+        unused=_only(
+            "an online --gradient, because bptt has one update per sequence", lambda config: config.gradient != "bptt"
+        ),
     )
+    optimizer: str = _setting(
+        "tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class", unused=_ONLY_BINARY
+    )
+    gamma: float = _setting(
+        5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2", unused=_unused_by_rule
+    )
+    one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum", unused=_unused_by_rule)
+    one_minus_beta2: float = _setting(1e-5, "1 − β2, the rate of the second moments", unused=_unused_by_rule)
+    eps: float = _setting(1e-20, "ε inside the root", unused=_unused_by_rule)
+    bias_correction: bool = _setting(
+        False, "divide the second moments by the share of them that is filled", unused=_unused_by_rule
+    )
+    initial_momentum: float = _setting(
+        0.0, "δ: the momentum begins at −δ·W; with 0 at 0, or at that of init_from", unused=_unused_by_rule
+    )
+    momentum_bits: int = _setting(
+        32, "bits of a weight's momentum: 32, or 8, rounded at random", unused=_unused_by_rule
+    )
+    gamma_schedule: ScheduleName = _setting("constant", "how γ decays", unused=_ONLY_BINARY)
+    beta_schedule: ScheduleName = _setting("cosine", "how 1 − β1 decays", unused=_ONLY_BINARY)
+    decay_epochs: int = _setting(
+        50,
+        "epochs from one division by ten to the next, with schedule `step`",
+        unused=_only(
+            "--weights binary and --gamma-schedule step or --beta-schedule step",
+            lambda config: config.weights == "binary" and "step" in (config.gamma_schedule, config.beta_schedule),
+        ),
+    )
+
+    learning_rate: float = _setting(0.1, "of the real-valued parameters", heading="real-valued parameters")
     learning_rate_schedule: Literal["cosine", "constant"] = _setting("cosine", "how the learning rate decays")
-    sgd_momentum: float = _setting(0.0, "of SGD on the real-valued parameters")
-    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss")
+    warmup: float = _setting(0.0, "share of the run in which the learning rate rises to its schedule, such as 0.05")
+    real_optimizer: Literal["sgd", "adamw"] = _setting("sgd", "optimizer of the real-valued parameters")
+    sgd_momentum: float = _setting(
+        0.0,
+        "momentum of SGD on the real-valued parameters",
+        unused=_only("--real-optimizer sgd", lambda config: config.real_optimizer == "sgd"),
+    )
+    nesterov: bool = _setting(
+        False,
+        "Nesterov's form of that momentum",
+        unused=_only(
+            "--real-optimizer sgd and --sgd-momentum",
+            lambda config: config.real_optimizer == "sgd" and config.sgd_momentum > 0,
+        ),
+    )
+    weight_decay: float = _setting(0.0, "decay of real-valued weights; BatchNorm and biases have none")
+
+    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss", heading="loss and length")
+    label_smoothing: float = _setting(0.0, "share of a label that is spread over all classes, such as 0.1")
+    clip_norm: float = _setting(
+        0.0, "scale the gradients of an update down to this norm, taken over all parameters; 0 for none"
+    )
     epochs: int = _setting(400, "passes over the training data")
     batch_size: int = _setting(128, "samples per update, over all processes")
 
-    crop_padding: int = _setting(0, "zeros around an image before a random crop", heading="augmentation")
+    crop_padding: int = _setting(0, "pixels around an image before a random crop; 0 for none", heading="augmentation")
+    crop_mode: Literal["zeros", "reflect"] = _setting(
+        "zeros",
+        "what these pixels are: zeros, or the image reflected at its border",
+        unused=_only("--crop-padding", lambda config: config.crop_padding > 0),
+    )
     flip: bool = _setting(False, "mirror half of the images")
+    alternating_flip: bool = _setting(
+        False,
+        "mirror each image in every other epoch, instead of at random",
+        unused=_only("--flip yes", lambda config: config.flip),
+    )
     cutout: int = _setting(0, "side of the square that is cut out; 0 for none")
     autoaugment: bool = _setting(False, "AutoAugment's CIFAR-10 policy")
+    mixup: float = _setting(
+        0.0, "α of mixup: each image is mixed with another one by a share from Beta(α, α); 0 for none"
+    )
 
     init_from: str = _setting(
         "",
@@ -80,7 +187,11 @@ class Config:
         metavar="PATH",
     )
     statistics_batches: int = _setting(50, "training batches that estimate BatchNorm before an evaluation")
-    sync_batchnorm: bool = _setting(False, "share BatchNorm's statistics between processes")
+    sync_batchnorm: bool = _setting(
+        False,
+        "share BatchNorm's statistics between processes",
+        unused=_only("several processes, which torchrun starts", lambda _: int(os.environ.get("WORLD_SIZE", "1")) > 1),
+    )
     seed: int = _setting(0, "seed of weights, order and augmentation")
 
     def __post_init__(self) -> None:
@@ -91,11 +202,10 @@ class Config:
                 raise UserError(f"{name}: received {value}; expected a number, {expected}.")
         if self.momentum_bits not in (8, 32):
             raise UserError(f"momentum_bits: received {self.momentum_bits}; expected 8 or 32.")
-        if self.model == "vgg" and self.weights == "binary" and sum(part != "pool" for part in self.plan) < 2:
-            raise UserError(
-                f"plan: received {written(self.plan)}; expected channels of two layers or more, as 32,pool,64: the "
-                "first is real-valued."
-            )
+        if self.model in PLAN_WORDS:
+            self._check_plan(PLAN_WORDS[self.model])
+        if self.nesterov and self.real_optimizer == "sgd" and not self.sgd_momentum:
+            raise UserError("nesterov: received yes without a momentum; expected sgd_momentum above 0, such as 0.9.")
         if self.optimizer not in rules.names() and ":" not in self.optimizer:
             raise UserError(
                 f"optimizer: received {self.optimizer!r}; expected one of {', '.join(rules.names())}, or module:Class "
@@ -106,12 +216,27 @@ class Config:
             if choices and value not in choices:
                 raise UserError(f"{setting.name}: received {value!r}; expected one of {', '.join(choices)}.")
 
+    def _check_plan(self, word: str) -> None:
+        channels = [part for part in self.plan if part != word]
+        if any(not isinstance(part, int) or part < 1 for part in channels):
+            raise UserError(
+                f"plan: received {written(self.plan)}; the model {self.model} expects channels and {word!r}, as "
+                f"32,{word},64."
+            )
+        if self.weights == "binary" and len(channels) < 2:
+            raise UserError(
+                f"plan: received {written(self.plan)}; expected channels of two layers or more, as 32,{word},64: the "
+                "first is real-valued."
+            )
+
 
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
     **dict.fromkeys(("image_size", "train_samples", "validation_samples", "crop_padding", "cutout"), (0, math.inf)),
     **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
+    **dict.fromkeys(("weight_decay", "clip_norm", "mixup"), (0, math.inf)),
     **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
+    **dict.fromkeys(("warmup", "label_smoothing"), (0, 1)),
     **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
     "seed": (0, 2**63 - 1),
 }
@@ -120,6 +245,17 @@ _RANGES: dict[str, tuple[float, float]] = {
 def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:
     """What a field may be, if it is one of a few words."""
     return get_args(setting.type) if get_origin(setting.type) is Literal else ()
+
+
+def why_unused(config: Config, name: str) -> str:
+    """Why a field has no effect in this config; empty if it has one, or if it is off: switching off is no mistake.
+
+    Example:
+        >>> why_unused(Config(model="vgg11", plan=(32, "pool", 64)), "plan")
+        'it has an effect only with --model vgg or residual, whose channels it gives'
+    """
+    setting = next(setting for setting in dataclasses.fields(config) if setting.name == name)
+    return setting.metadata["unused"](config, name) if getattr(config, name) else ""
 
 
 def written(value: Any) -> str:

@@ -40,23 +40,56 @@ class World(NamedTuple):
         return self.rank == 0
 
 
+def device_named(name: str, local_rank: int = 0) -> torch.device:
+    """The device of a process.
+
+    Args:
+        name: `cpu`, `cuda` (under torchrun each process has its own), `cuda:N`, or `auto`: CUDA if there is any, else
+            the CPU.
+        local_rank: The number of the process on its machine.
+
+    Example:
+        >>> device_named("cpu")
+        device(type='cpu')
+    """
+    kind, _, number = name.partition(":")
+    if name == "mps":
+        raise UserError("device: received mps, which has no double precision; expected cpu, cuda or auto.")
+    if kind not in ("auto", "cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
+        raise UserError(f"device: received {name!r}; expected cpu, cuda, cuda:N or auto.")
+    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if number and "LOCAL_RANK" in os.environ:
+        raise UserError(f"device: received {name} under torchrun; expected cuda, of which each process takes its own.")
+    index, count = int(number or local_rank), torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if index >= count:
+        raise UserError(
+            f"device: received {name} for process {local_rank}, and torch finds {count} CUDA devices here; expected "
+            "one for each process. Use --device cpu, or start fewer processes."
+        )
+    return torch.device("cuda", index)
+
+
 @contextmanager
-def joined_world() -> Iterator[World]:
+def joined_world(device: str = "auto") -> Iterator[World]:
     """Joins the processes that torchrun started; without torchrun, a world of one. Within itself, the same one.
+
+    Args:
+        device: What computes; see `device_named`.
 
     Raises:
         LostProcess: If another process ends while this one waits for it.
     """
     environ = {name: int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")}
     size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), environ["LOCAL_RANK"]
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    world = World(environ["RANK"], size, device, local_rank, environ["TORCHELASTIC_RESTART_COUNT"] > 0)
+    place = device_named(device, local_rank)
+    cuda = place.type == "cuda"
+    world = World(environ["RANK"], size, place, local_rank, environ["TORCHELASTIC_RESTART_COUNT"] > 0)
     if size == 1 or distributed.is_initialized():
         yield world
         return
     if cuda:
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(place)
     # torchrun may keep its store when it starts processes again: each start has a part of it for itself, so that
     # nobody looks for the processes of the one before.
     store, _, _ = next(distributed.rendezvous("env://", world.rank, size))  # pyright: ignore[reportPrivateImportUsage]

@@ -28,6 +28,7 @@ def train(
     resume: bool = False,
     workers: int = 0,
     checkpoint_minutes: float = 10.0,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Trains to the end of a config and returns the result.
 
@@ -38,12 +39,13 @@ def train(
         resume: Go on from the last checkpoint in `out`, if there is one.
         workers: Processes that read files.
         checkpoint_minutes: Also write a checkpoint within an epoch after so many minutes.
+        device: What computes: `cpu`, `cuda`, `cuda:N`, or `auto`, which is CUDA if it is there.
 
     Raises:
         UserError: If the run cannot start or go on; what was saved before is intact.
     """
     run = RunDirectory(out)
-    with joined_world() as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting():
+    with joined_world(device) as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting():
         state, notes = None, []
         if resume or world.restarted:
             state, notes = run.checkpoints.load_newest()

@@ -12,7 +12,7 @@ from typing import Any
 
 from bsnn.atomic import write_file
 from bsnn.errors import UserError
-from bsnn.train.config import Config, written
+from bsnn.train.config import Config, why_unused, written
 from bsnn.train.distributed import joined_world
 from bsnn.train.loop import train
 from bsnn.train.trainer import Diverged
@@ -35,18 +35,11 @@ def sweep(config: Config, grid: Grid, out: Path, **options: Any) -> dict[str, An
     Returns:
         The folder and its points: the varied fields, the run, and its accuracies.
     """
-    fields = {field.name for field in dataclasses.fields(Config)}
-    for name in grid:
-        if name not in fields:
-            raise UserError(
-                f"--sweep: received {name!r}; expected a field of the recipe, as `bsnn train --help` lists."
-            )
-    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     # All at once, so that a wrong value is known before hours of training.
-    configs = [dataclasses.replace(config, **point) for point in combinations]
+    points = grid_points(config, grid)
     result: dict[str, Any] = {"sweep": str(out), "fields": list(grid), "points": []}
-    with joined_world() as world:
-        for point, point_config in zip(combinations, configs, strict=True):
+    with joined_world(options.get("device", "auto")) as world:
+        for point, point_config in points:
             run = out / point_name(point)
             try:
                 done = train(point_config, run, **{**options, "resume": True})
@@ -59,6 +52,30 @@ def sweep(config: Config, grid: Grid, out: Path, **options: Any) -> dict[str, An
                 write_file(out / "sweep.json", (json.dumps(result, indent=1) + "\n").encode())
                 write_file(out / "sweep.md", (table(result) + "\n").encode())
     return result
+
+
+def grid_points(config: Config, grid: Grid) -> list[tuple[dict[str, Any], Config]]:
+    """The values and the config of every point of a grid.
+
+    Raises:
+        UserError: If a value is wrong, or has no effect at a point, which would be trained twice under two names.
+    """
+    fields = {field.name for field in dataclasses.fields(Config)}
+    for name in grid:
+        if name not in fields:
+            raise UserError(
+                f"--sweep: received {name!r}; expected a field of the recipe, as `bsnn train --help` lists."
+            )
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    points = [(point, dataclasses.replace(config, **point)) for point in combinations]
+    for point, point_config in points:
+        for name in point:
+            if reason := why_unused(point_config, name):
+                raise UserError(
+                    f"--sweep {name}: at {point_name(point)} {reason}, so it would change nothing there. Leave such "
+                    "points out, in a sweep of their own if need be."
+                )
+    return points
 
 
 def point_name(point: Mapping[str, Any]) -> str:

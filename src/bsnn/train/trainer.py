@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bsnn.data.augment import Augmentation
 from bsnn.data.dataset import Dataset
 from bsnn.data.loader import Loader
 from bsnn.data.spec import DataSpec
@@ -33,7 +32,7 @@ from bsnn.online.loss import step_loss
 from bsnn.online.update import online_update
 from bsnn.optim import NotFinite
 from bsnn.optim.momentum import dense
-from bsnn.train.build import build_optimizers, build_schedules, network_for
+from bsnn.train.build import build_augmentation, build_optimizers, build_schedules, network_for
 from bsnn.train.checkpoint import random_state, set_random_state
 from bsnn.train.config import Config
 from bsnn.train.distributed import World, average_buffers, average_gradients, check_identical, summed
@@ -80,10 +79,9 @@ class Trainer:
         self.config, self.world = config, world
         self.spec, self.num_samples, self._num_test_samples = DataSpec.of(train), len(train), len(test)
         self.frames = None if train.kind == "event" else config.time_steps
-        augmentation = Augmentation(config.crop_padding, config.flip, config.cutout, config.autoaugment)
         share = {"rank": world.rank, "world_size": world.size, "device": world.device, "workers": workers}
         local_batch = config.batch_size // world.size
-        self.train_loader = Loader(train, local_batch, augment=augmentation, seed=config.seed, **share)
+        self.train_loader = Loader(train, local_batch, augment=build_augmentation(config), seed=config.seed, **share)
         self.test_loader = Loader(test, local_batch, **share)
 
         torch.manual_seed(config.seed)
@@ -154,17 +152,20 @@ class Trainer:
         loss = functools.partial(self._loss, labels=labels, share=share)
         frames = over_time(inputs, self.frames)
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
+        clipping: dict[str, Any] = {"clip_norm": config.clip_norm} if config.clip_norm else {}
         try:
             if config.gradient == "bptt":
-                outcome = bptt_update(self.net, frames, loss, self.optimizers)
+                outcome = bptt_update(self.net, frames, loss, self.optimizers, **clipping)
             else:
                 accumulate = config.updates == "accumulated"
-                outcome = online_update(self.net, frames, loss, self.optimizers, accumulate=accumulate)
+                outcome = online_update(self.net, frames, loss, self.optimizers, accumulate=accumulate, **clipping)
         except NotFinite as error:
             raise _diverged(f"a gradient in {place}") from error
         for schedule in self.schedules:
             schedule.step()
-        correct = int((outcome.logits.argmax(dim=1) == labels).sum())
+        # Of a mixture, the label with the larger share counts.
+        wanted = labels if labels.dim() == 1 else labels.argmax(dim=1)
+        correct = int((outcome.logits.argmax(dim=1) == wanted).sum())
         # The sums of all processes, so that any number of them can go on from a checkpoint.
         sums = summed([float(outcome.loss) / share * len(labels), correct, len(labels)], self.world)
         if not np.isfinite(sums[0]):
@@ -180,12 +181,14 @@ class Trainer:
         return model_size(self.net).stored_bytes + sum(tensor.nbytes for tensor in [*self.net.buffers(), *states])
 
     def _loss(self, logits: Tensor, labels: Tensor, share: float) -> Tensor:
-        steps = self.config.time_steps
-        return share * step_loss(logits, labels, time_steps=steps, mse_share=self.config.mse_share)
+        config = self.config
+        settings = {"mse_share": config.mse_share, "label_smoothing": config.label_smoothing}
+        return share * step_loss(logits, labels, time_steps=config.time_steps, **settings)
 
     def estimate_statistics(self) -> None:
         """Estimates BatchNorm's statistics anew, from as many training batches as the config says."""
-        batches = itertools.islice(self.train_loader.epoch(self.epoch), self.config.statistics_batches)
+        # Of single images, as they are evaluated, also if training mixes them.
+        batches = itertools.islice(self.train_loader.epoch(self.epoch, mixed=False), self.config.statistics_batches)
         estimate_statistics(self.net, (inputs for inputs, _ in batches), self.frames)
         if self.world.size > 1:
             average_buffers(self.net)
