@@ -33,12 +33,21 @@ def elsewhere(array: np.ndarray) -> torch.Tensor:
 # Plain references: one sample [..., H, W] at a time.
 
 
-def reference_crop_and_flip(sample: np.ndarray, top: int, left: int, flipped: bool, padding: int) -> np.ndarray:
+def reflected(place: int, side: int) -> int:
+    """Where a place beyond the border lies when the sample is reflected there."""
+    return -place if place < 0 else 2 * (side - 1) - place if place >= side else place
+
+
+def reference_crop_and_flip(
+    sample: np.ndarray, top: int, left: int, flipped: bool, padding: int, mode: str = "zeros"
+) -> np.ndarray:
     height, width = sample.shape[-2:]
     result = np.zeros_like(sample)
     for y in range(height):
         for x in range(width):
             row, column = y + top - padding, (width - 1 - x if flipped else x) + left - padding
+            if mode == "reflect":
+                row, column = reflected(row, height), reflected(column, width)
             if 0 <= row < height and 0 <= column < width:
                 result[..., y, x] = sample[..., row, column]
     return result
@@ -64,18 +73,26 @@ def reference_normalize(sample: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(3, 8, 6), (2, 3, 5, 7), (1, 1, 1)])
 @pytest.mark.parametrize("padding", [0, 1, 3])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_crop_and_flip_equals_the_reference_at_every_offset(shape: tuple[int, ...], padding: int, dtype: type) -> None:
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_crop_and_flip_equals_the_reference_at_every_offset(
+    shape: tuple[int, ...], padding: int, dtype: type, mode: augment.CropMode
+) -> None:
+    if mode == "reflect" and padding >= min(shape[-2:]):
+        return  # refused; see below
     span = 2 * padding + 1
     top, left, flipped = (axis.ravel() for axis in np.indices((span, span, 2)))
     batch = random_bytes(np.random.default_rng(0), len(top), *shape).astype(dtype)
     expected = np.stack(
-        [reference_crop_and_flip(*arguments, padding) for arguments in zip(batch, top, left, flipped == 1, strict=True)]
+        [
+            reference_crop_and_flip(*arguments, padding, mode)
+            for arguments in zip(batch, top, left, flipped == 1, strict=True)
+        ]
     )
     tops, lefts, flips = torch.from_numpy(top), torch.from_numpy(left), torch.from_numpy(flipped == 1)
-    result = augment.crop_and_flip(torch.from_numpy(batch), tops, lefts, flips, padding)
+    result = augment.crop_and_flip(torch.from_numpy(batch), tops, lefts, flips, padding, mode)
     assert result.dtype == torch.from_numpy(batch).dtype
     np.testing.assert_array_equal(result.numpy(), expected)
-    gathered = augment.crop_and_flip(elsewhere(batch), tops, lefts, flips, padding)
+    gathered = augment.crop_and_flip(elsewhere(batch), tops, lefts, flips, padding, mode)
     np.testing.assert_array_equal(gathered.numpy(), expected)
 
 
@@ -115,7 +132,7 @@ def test_normalize_is_exact_for_every_byte_and_close_to_the_definition() -> None
         Augmentation(flip=False, cutout=0),
         Augmentation(crop_padding=0),
         Augmentation(crop_padding=0, flip=False),
-        Augmentation(cutout=7),
+        Augmentation(cutout=7, crop_mode="reflect"),
         Augmentation(crop_padding=0, flip=False, cutout=0),
     ],
 )
@@ -133,7 +150,9 @@ def test_the_whole_equals_the_reference_bit_by_bit(augmentation: Augmentation, s
     for sample, draw, actual in zip(batch, draws, result, strict=True):
         top, left = int(draw[0] * span), int(draw[1] * span)
         flipped = augmentation.flip and draw[2] < 0.5
-        expected = reference_crop_and_flip(sample, top, left, flipped, augmentation.crop_padding)
+        expected = reference_crop_and_flip(
+            sample, top, left, flipped, augmentation.crop_padding, augmentation.crop_mode
+        )
         expected = reference_normalize(expected)
         center = int(draw[3] * shape[-2]), int(draw[4] * shape[-1])
         expected = reference_cutout(expected, *center, augmentation.cutout)
@@ -153,13 +172,36 @@ def test_a_negative_size_is_refused() -> None:
         Augmentation(crop_padding=-1)
     with pytest.raises(UserError, match=r"cutout = -1.*0 switches it off"):
         Augmentation(cutout=-1)
+    with pytest.raises(UserError, match=r"mixup = -1.*0 switches it off"):
+        Augmentation(mixup=-1)
+
+
+def test_what_cannot_be_augmented_so_is_refused() -> None:
+    with pytest.raises(UserError, match="alternating_flip: received it without flip"):
+        Augmentation(flip=False, alternating_flip=True)
+    batch, draws = torch.zeros(1, 3, 8, 4), torch.zeros(1, NUM_DRAWS, dtype=torch.float64)
+    with pytest.raises(UserError, match=r"received 4 pixels of reflection for images of 8 × 4; expected fewer"):
+        Augmentation(crop_padding=4, crop_mode="reflect").apply(batch, draws, MEAN, STD, 1.0)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 4), (2, 3, 4, 4), ()])
+def test_mixtures_are_those_of_the_formula(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((5, *shape)).astype(np.float32)
+    first, second, share = np.array([0, 2, 4]), np.array([1, 0, 4]), np.array([0.25, 1.0, 0.7])
+    expected = np.stack([s * values[a] + (1 - s) * values[b] for a, b, s in zip(first, second, share, strict=True)])
+    for batch in (torch.from_numpy(values), elsewhere(values)):
+        result = augment.mix(batch, first, second, share)
+        assert result.dtype == torch.float32
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_on_another_device_nothing_stays_behind() -> None:
     # Tensors of the device "meta" have no values, but torch refuses to mix them with those of the CPU.
     batch = torch.empty(6, 3, 16, 16, dtype=torch.uint8, device="meta")
     draws = torch.rand(6, NUM_DRAWS, dtype=torch.float64)
-    result = Augmentation().apply(batch, draws, MEAN, STD, 255.0)
+    result = Augmentation(crop_mode="reflect").apply(batch, draws, MEAN, STD, 255.0)
+    result = augment.mix(result, np.arange(6), np.arange(6)[::-1].copy(), np.full(6, 0.5))
     assert (result.device.type, result.dtype, result.shape) == ("meta", torch.float32, batch.shape)
     fill, amount = torch.empty(3, dtype=torch.uint8, device="meta"), torch.ones(6, dtype=torch.float64)
     changed = [operation(batch, amount, fill) for operation in autoaugment.GEOMETRIC.values()]

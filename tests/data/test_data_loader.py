@@ -79,6 +79,8 @@ def same(one: Batches, other: Batches) -> bool:
 
 
 AUGMENT = Augmentation(crop_padding=1, cutout=2)
+EVERYTHING = Augmentation(crop_padding=1, cutout=2, crop_mode="reflect", alternating_flip=True, mixup=0.5)
+both = pytest.mark.parametrize("augment", [AUGMENT, EVERYTHING], ids=["plain", "everything"])
 
 
 # Random numbers
@@ -111,11 +113,12 @@ def test_draws_are_uniform_and_not_repeated() -> None:
 # The same bits
 
 
+@both
 @pytest.mark.parametrize("workers", [1, 3])
-def test_workers_do_not_change_a_bit(tmp_path: Path, workers: int) -> None:
+def test_workers_do_not_change_a_bit(tmp_path: Path, workers: int, augment: Augmentation) -> None:
     dataset = in_files(tmp_path)
-    alone = Loader(dataset, 4, augment=AUGMENT, seed=3)
-    helped = Loader(dataset, 4, augment=AUGMENT, seed=3, workers=workers)
+    alone = Loader(dataset, 4, augment=augment, seed=3)
+    helped = Loader(dataset, 4, augment=augment, seed=3, workers=workers)
     assert same(list(helped.epoch(2)), list(alone.epoch(2)))
     assert same(list(helped.ordered()), list(alone.ordered()))
 
@@ -125,13 +128,14 @@ def test_workers_are_ignored_for_what_is_in_memory() -> None:
     assert same(list(one.epoch(0)), list(other.epoch(0)))
 
 
+@both
 @pytest.mark.parametrize("start", [0, 1, 4, 6])
-def test_a_resumed_epoch_is_the_tail_of_an_uninterrupted_one(tmp_path: Path, start: int) -> None:
+def test_a_resumed_epoch_is_the_tail_of_an_uninterrupted_one(tmp_path: Path, start: int, augment: Augmentation) -> None:
     for dataset in (in_memory(), in_files(tmp_path)):
-        loader = Loader(dataset, 4, augment=AUGMENT, seed=5)
+        loader = Loader(dataset, 4, augment=augment, seed=5)
         whole = list(loader.epoch(1))
         assert len(whole) == 6
-        assert same(list(Loader(dataset, 4, augment=AUGMENT, seed=5).epoch(1, start)), whole[start:])
+        assert same(list(Loader(dataset, 4, augment=augment, seed=5).epoch(1, start)), whole[start:])
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
@@ -188,13 +192,70 @@ def test_shards_are_disjoint_and_cover(count: int, world_size: int) -> None:
     assert sorted(evaluated) == list(range(count))
 
 
-def test_a_global_batch_does_not_depend_on_how_many_share_it() -> None:
-    whole = list(Loader(in_memory(24), 8, augment=AUGMENT).epoch(0))
-    parts = [list(Loader(in_memory(24), 4, augment=AUGMENT, rank=r, world_size=2).epoch(0)) for r in (0, 1)]
-    for batch, (inputs, labels) in enumerate(whole):
-        for rank in (0, 1):
-            assert torch.equal(parts[rank][batch][0], inputs[rank::2])
-            assert torch.equal(parts[rank][batch][1], labels[rank::2])
+@both
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_a_global_batch_does_not_depend_on_how_many_share_it(
+    tmp_path: Path, world_size: int, augment: Augmentation
+) -> None:
+    # 28 samples: the last batch has four.
+    for dataset in (in_memory(28), in_files(tmp_path, 28)):
+        whole = list(Loader(dataset, 8, augment=augment).epoch(1))
+        for rank in range(world_size):
+            part = Loader(dataset, 8 // world_size, augment=augment, rank=rank, world_size=world_size)
+            expected = [(inputs[rank::world_size], labels[rank::world_size]) for inputs, labels in whole]
+            assert same(list(part.epoch(1)), expected)
+
+
+# Mixup and alternating flips
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (3, *SHAPE)])
+def test_each_sample_is_mixed_with_the_next_one_of_its_batch(shape: tuple[int, ...]) -> None:
+    loader = Loader(in_memory(23, shape), 5, augment=EVERYTHING, seed=2)
+    key = loader_module._Key(2, 3)
+    batches = zip(loader.epoch(3), loader.epoch(3, mixed=False), strict=True)
+    seen: list[float] = []
+    for number, ((inputs, labels), (plain, classes)) in enumerate(batches):
+        size, axis = len(classes), 1 if len(shape) == 4 else 0
+        shares = torch.from_numpy(key.shares(np.arange(5 * number, 5 * number + size), 0.5)).float()
+        weight = shares.view(-1, *[1] * 3)
+        torch.testing.assert_close(inputs, weight * plain + (1 - weight) * plain.roll(-1, axis))
+        expected = torch.zeros(size, 3)
+        for place in range(size):
+            expected[place, classes[place]] += shares[place]
+            expected[place, classes[(place + 1) % size]] += 1 - shares[place]
+        torch.testing.assert_close(labels, expected)
+        seen += shares.tolist()
+    assert len(set(seen)) == 23
+
+
+def test_shares_have_the_distribution_that_was_asked_for() -> None:
+    key, places = loader_module._Key(0, 0), np.arange(4000)
+    for alpha in (0.2, 1.0, 4.0):  # of Beta(α, α), mean 1/2 and variance 1/(4 (2 α + 1))
+        shares = key.shares(places, alpha)
+        assert shares.mean() == pytest.approx(0.5, abs=0.02)
+        assert shares.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.05)
+
+
+def test_alternating_flips_mirror_each_sample_in_every_other_epoch() -> None:
+    dataset = in_memory(200)
+    augment = Augmentation(crop_padding=0, cutout=0, alternating_flip=True)
+    whole, _ = next(Loader(dataset, 200).ordered())
+
+    def mirrored(seed: int, epoch: int) -> list[bool]:
+        order = loader_module._Key(seed, epoch).order(200)
+        inputs, _ = next(Loader(dataset, 200, augment=augment, seed=seed).epoch(epoch))
+        flags = {}
+        for index, sample in zip(order.tolist(), inputs, strict=True):
+            flags[index] = torch.equal(sample, whole[index].flip(-1))
+            assert flags[index] or torch.equal(sample, whole[index])
+        return [flags[index] for index in range(200)]
+
+    first = mirrored(0, 0)
+    assert 70 < sum(first) < 130
+    assert mirrored(0, 1) == [not flag for flag in first]
+    assert mirrored(0, 2) == first
+    assert mirrored(1, 0) != first
 
 
 @pytest.mark.parametrize("workers", [0, 2])

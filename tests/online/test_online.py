@@ -174,6 +174,33 @@ def test_step_loss_is_the_papers_mixture() -> None:
     torch.testing.assert_close(bsnn.step_loss(logits, labels, time_steps=4), expected)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_step_loss_takes_smoothed_labels_and_distributions(smoothing: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 5, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 2, 3, 4, 0])
+    one_hot = torch.eye(5, dtype=torch.float64)[labels]
+    target = (1 - smoothing) * one_hot + smoothing / 5
+    distance = (logits - target).square().mean()
+    entropy = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+    expected = (0.7 * entropy + 0.3 * distance) / 4
+    settings = {"time_steps": 4, "mse_share": 0.3, "label_smoothing": smoothing}
+    torch.testing.assert_close(bsnn.step_loss(logits, labels, **settings), expected)
+    torch.testing.assert_close(bsnn.step_loss(logits, one_hot.float(), **settings), expected)
+    # A mixture of two labels has the mixture of their cross-entropies.
+    mixed = 0.25 * one_hot + 0.75 * one_hot.roll(1, 0)
+    parts = [bsnn.step_loss(logits, part, time_steps=1, mse_share=0.0) for part in (labels, labels.roll(1))]
+    torch.testing.assert_close(
+        bsnn.step_loss(logits, mixed, time_steps=1, mse_share=0.0), 0.25 * parts[0] + 0.75 * parts[1]
+    )
+
+
+def test_step_loss_refuses_labels_that_do_not_fit() -> None:
+    for labels in (torch.zeros(3, dtype=torch.long), torch.zeros(1, 5), torch.zeros(6, 4)):
+        with pytest.raises(bsnn.UserError, match=r"received labels of shape .* for logits of shape \(6, 5\)"):
+            bsnn.step_loss(torch.zeros(6, 5), labels, time_steps=1)
+
+
 def test_evaluation_counts_sums_and_restores() -> None:
     net, x, y, _ = setting()
     net.train()

@@ -8,7 +8,7 @@ from flip_cases import parameter
 from torch import nn
 
 import bsnn
-from bsnn.optim import BSO, Schedule, constant, cosine, inverse_sqrt, step_decay
+from bsnn.optim import BSO, Schedule, constant, cosine, inverse_sqrt, step_decay, warmup
 
 
 def test_factors() -> None:
@@ -16,6 +16,12 @@ def test_factors() -> None:
     assert [step_decay(50)(k) for k in (0, 49, 50, 100)] == pytest.approx([1, 1, 0.1, 0.01])
     assert [cosine(10)(k) for k in (0, 5, 10, 11)] == pytest.approx([1, 0.5, 0, 0])
     assert [inverse_sqrt()(k) for k in (0, 3, 99)] == pytest.approx([1, 0.5, 0.1])
+
+
+def test_warm_up_rises_in_equal_steps_to_the_schedule() -> None:
+    factor = warmup(3, cosine(8))
+    assert [factor(k) / cosine(8)(k) for k in range(6)] == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
+    assert warmup(1, constant())(0) == 0.5, "a single count is below the factor, too"
 
 
 def test_schedule_anneals_both_and_resumes() -> None:
