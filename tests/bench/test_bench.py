@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import bsnn
+from bsnn import cli
 from bsnn.bench.inference import EagerTorch, bench_inference, inference_text
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine import Engine, digits_model
@@ -41,3 +42,10 @@ def test_images_that_do_not_fit_are_refused_before_anything_is_timed(monkeypatch
     monkeypatch.setattr("bsnn.bench.inference.random_vgg11", lambda rate: pytest.fail("a network was made first"))
     with pytest.raises(UserError, match=r"received shape \(1, 3, 32, 32\)"):
         bench_inference(read(digits_model()), np.zeros((1, 3, 32, 32), np.uint8))
+
+
+def test_each_bench_says_what_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    for what, words in (("memory", "the peak memory of training"), ("training", "the time of training per time step")):
+        with pytest.raises(SystemExit):
+            cli.main(["bench", what, "--help"])
+        assert f"Measure {words}" in " ".join(capsys.readouterr().out.split())

@@ -157,7 +157,7 @@ class Config:
     mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss", heading="loss and length")
     label_smoothing: float = _setting(0.0, "share of a label that is spread over all classes, such as 0.1")
     clip_norm: float = _setting(
-        0.0, "scale the gradients of an update down to this norm, taken over all parameters; 0 for none"
+        0.0, "scale the gradients of a time step down to this norm, taken over all parameters; 0 for none"
     )
     epochs: int = _setting(400, "passes over the training data")
     batch_size: int = _setting(128, "samples per update, over all processes")
