@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bsnn
-from bsnn.models import resnet18, vgg, vgg11
+from bsnn.models import residual, resnet18, vgg, vgg11
 
 
 def megabytes(number: int) -> float:
@@ -50,6 +50,7 @@ def test_the_plan_of_vgg11_is_the_papers() -> None:
         (lambda: resnet18(num_classes=5, width=0.125), (2, 3, 37, 50)),
         (lambda: resnet18(in_channels=2, width=0.125, stem=32), (2, 2, 32, 32)),
         (lambda: resnet18(width=0.125, stem=32), (2, 3, 9, 15)),
+        (lambda: residual((8, "down", 16, 16, "down", 48), num_classes=5, in_channels=2), (2, 2, 9, 15)),
     ],
 )
 def test_models_run_forward_and_backward_at_any_size_that_fits(make: Callable[[], bsnn.ImageNetwork], shape) -> None:
@@ -88,7 +89,14 @@ def test_misuse_of_models_teaches(call, message: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("make", [lambda: vgg11(width=0.125), lambda: resnet18(width=0.125, stem=32)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: vgg11(width=0.125),
+        lambda: resnet18(width=0.125, stem=32),
+        lambda: residual((8, "down", 16, 16, "down", 48)),
+    ],
+)
 def test_whole_networks_copy_save_and_convert_without_becoming_dense(make) -> None:
     net = make().eval()
     x = torch.randn(2, 3, 32, 32)

@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch.nn import functional as F
 import bsnn
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine import Engine
+from bsnn.deploy.formats.c import export_c
 from bsnn.models import residual
 from bsnn.nn import network
 from bsnn.online.evaluate import predict
@@ -121,3 +124,7 @@ def test_it_is_deployed_bit_for_bit(tmp_path: Path) -> None:
         found = Engine(read(tmp_path / "model.bsnn"), kernel).outputs(x.numpy())
         assert np.array_equal(found, expected), kernel
     assert np.array_equal(expected.argmax(1), trained.argmax(1))
+    if shutil.which("gcc") and shutil.which("make"):
+        export_c(read(tmp_path / "model.bsnn"), tmp_path / "c")
+        done = subprocess.run(["make", "-C", tmp_path / "c", "check", "CC=gcc"], capture_output=True, text=True)
+        assert "0 of 4 vectors wrong" in done.stdout, done.stderr

@@ -85,11 +85,11 @@ def joined_world(device: str = "auto") -> Iterator[World]:
     place = device_named(device, local_rank)
     cuda = place.type == "cuda"
     world = World(environ["RANK"], size, place, local_rank, environ["TORCHELASTIC_RESTART_COUNT"] > 0)
+    if cuda:
+        torch.cuda.set_device(place)
     if size == 1 or distributed.is_initialized():
         yield world
         return
-    if cuda:
-        torch.cuda.set_device(place)
     # torchrun may keep its store when it starts processes again: each start has a part of it for itself, so that
     # nobody looks for the processes of the one before.
     store, _, _ = next(distributed.rendezvous("env://", world.rank, size))  # pyright: ignore[reportPrivateImportUsage]
