@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from training_runs import VARIABLE
 from bsnn import UserError, cli
 from bsnn.data.subset import some_samples
 from bsnn.nn.bits import BinaryParameter
+from bsnn.train import trainer as trainer_module
 from bsnn.train.build import load_data
 from bsnn.train.config import Config, choices_of, why_unused
 from bsnn.train.sweep import grid_points
@@ -75,8 +77,14 @@ def changed(config: Config, name: str) -> Config:
     return dataclasses.replace(config, **{name: choices[0] if choices else steps[type(value)]()})
 
 
+def uncounted(update: Any) -> int:
+    """Runs an update without counting its memory, which takes as long as all the rest of a small run."""
+    update()
+    return 0
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A function that trains a config and digests all that comes of it."""
     torch.set_num_threads(1)
     folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
@@ -100,7 +108,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
         sha.update(json.dumps(lines, sort_keys=True).encode())
         return sha.hexdigest()
 
-    return digest
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_module, "peak_bytes", uncounted)
+        yield digest
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -89,7 +89,8 @@ class Config:
         "channels of `vgg`, with pool between, as 32,64,pool,128; of `residual`, with down before blocks that halve "
         "height and width, as 64,down,128,128",
         unused=_only(
-            f"--model {' or '.join(PLAN_WORDS)}, whose channels it gives", lambda config: config.model in PLAN_WORDS
+            f"--model {' or '.join(PLAN_WORDS)}, whose channels it gives",
+            lambda config: config.model in PLAN_WORDS or ":" in config.model,  # your own function may ask for it
         ),
     )
     width: float = _setting(1.0, "factor on every number of channels")
