@@ -24,7 +24,7 @@ from bsnn.train.trainer import Diverged, Trainer
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_ctrl_c_and_sigterm_say_one_line(number: signal.Signals, word: str, tmp_path: Path) -> None:
     with processes.running(train_command(tmp_path / "run", "--epochs", "2000")) as process:
-        processes.wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("update-*.ckpt")), process)
+        processes.wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("batch-*.ckpt")), process)
         process.send_signal(number)
         output, errors = processes.finish(process)
     assert process.returncode == 128 + number

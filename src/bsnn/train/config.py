@@ -34,18 +34,21 @@ class Config:
     image_size: int = _setting(0, "height and width of images and event frames; 0 takes the data set's own")
     train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
     validation_samples: int = _setting(
-        0, "hold out so many training samples, spread evenly, and measure on them; the test set is not read"
+        0, "hold out so many training samples, spread evenly, and measure each epoch on them, not on the test set"
     )
 
-    model: Literal["vgg11", "resnet18", "vgg"] = _setting("vgg11", "network", heading="network")
+    model: str = _setting("vgg11", "network: vgg11, resnet18, vgg, or module:function for your own", heading="network")
     plan: tuple[int | str, ...] = _setting((), "channels of `vgg`, with pool between, as 32,64,pool,128")
     width: float = _setting(1.0, "factor on every number of channels")
+    neuron: str = _setting("lif", "neuron, by its name, or module:Class for your own")
     leak: float = _setting(0.5, "λ of the neurons")
     threshold: float = _setting(1.0, "V_th of the neurons")
     surrogate: str = _setting("sigmoid", "surrogate derivative, such as sigmoid or triangle, or module:Class")
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
-    gradient: Literal["ottt", "ndot", "sltt", "bptt"] = _setting("ottt", "gradient rule", heading="gradients and flips")
+    gradient: str = _setting(
+        "ottt", "gradient rule: ottt, ndot, sltt, bptt, or module:Class for your own", heading="gradients and flips"
+    )
     updates: Literal["real-time", "accumulated"] = _setting("real-time", "one update per time step or per sequence")
     optimizer: str = _setting("tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class")
     gamma: float = _setting(5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2")
@@ -64,7 +67,8 @@ class Config:
     )
     learning_rate_schedule: Literal["cosine", "constant"] = _setting("cosine", "how the learning rate decays")
     sgd_momentum: float = _setting(0.0, "of SGD on the real-valued parameters")
-    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss")
+    loss: str = _setting("mixed", "loss of a time step: mixed, or module:function of (logits, labels) for your own")
+    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss `mixed`")
     epochs: int = _setting(400, "passes over the training data")
     batch_size: int = _setting(128, "samples per update, over all processes")
 
@@ -83,6 +87,16 @@ class Config:
     sync_batchnorm: bool = _setting(False, "share BatchNorm's statistics between processes")
     seed: int = _setting(0, "seed of weights, order and augmentation")
 
+    evaluation_interval: int = _setting(
+        1, "measure every so many epochs, and after the last", heading="what is measured and selected"
+    )
+    select: Literal["last", "validation", "test"] = _setting(
+        "last",
+        "the epoch whose network is the result: the last, or the best by validation or, at your risk, test accuracy",
+    )
+    early_stopping: int = _setting(0, "stop after so many epochs without a better validation accuracy; 0 never does")
+    final_test: bool = _setting(True, "with validation_samples: measure the result on the test set, once, at the end")
+
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
@@ -96,25 +110,64 @@ class Config:
                 f"plan: received {written(self.plan)}; expected channels of two layers or more, as 32,pool,64: the "
                 "first is real-valued."
             )
-        if self.optimizer not in rules.names() and ":" not in self.optimizer:
-            raise UserError(
-                f"optimizer: received {self.optimizer!r}; expected one of {', '.join(rules.names())}, or module:Class "
-                "for a rule of your own."
-            )
+        for name, known in _NAMED.items():
+            if (value := getattr(self, name)) not in known and not is_own(value):
+                raise UserError(
+                    f"{name}: received {value!r}; expected {', '.join(known)}, or module:Name for your own."
+                )
+        self._check_selection()
         for setting in dataclasses.fields(self):
             value, choices = getattr(self, setting.name), choices_of(setting)
             if choices and value not in choices:
                 raise UserError(f"{setting.name}: received {value!r}; expected one of {', '.join(choices)}.")
 
+    def _check_selection(self) -> None:
+        """Refuses what needs held-out samples if there are none, and what would make the test set one."""
+        needing = {
+            "select": self.select == "validation",
+            "early_stopping": self.early_stopping > 0,
+            "final_test": not self.final_test,
+        }
+        for name in (name for name, needed in needing.items() if needed and not self.validation_samples):
+            raise UserError(
+                f"{name}: received {written(getattr(self, name))} without held-out samples; set validation_samples, "
+                "the number of training samples to hold out."
+            )
+        if self.select == "test" and self.validation_samples:
+            raise UserError(
+                "select: received test with validation_samples, which keep the test set for the end; expected "
+                "validation, or no validation_samples."
+            )
+
+
+_NAMED: dict[str, tuple[str, ...]] = {
+    "model": ("vgg11", "resnet18", "vgg"),
+    "gradient": ("ottt", "ndot", "sltt", "bptt"),
+    "optimizer": rules.names(),
+    "loss": ("mixed",),
+}
+"""Fields that name a part of the library, or one of the user's own."""
 
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
     **dict.fromkeys(("image_size", "train_samples", "validation_samples", "crop_padding", "cutout"), (0, math.inf)),
+    "evaluation_interval": (1, math.inf),
+    "early_stopping": (0, math.inf),
     **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
     **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
     **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
     "seed": (0, 2**63 - 1),
 }
+
+
+def is_own(name: str) -> bool:
+    """Whether a field names something of the user's own: `module:Name`, or `<Name>` for an object without such a name.
+
+    Example:
+        >>> is_own("my_networks:build"), is_own("<Sequential>"), is_own("vgg11")
+        (True, True, False)
+    """
+    return ":" in name or name.startswith("<")
 
 
 def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:
