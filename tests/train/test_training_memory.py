@@ -74,7 +74,7 @@ def test_a_run_that_will_not_fit_is_warned_about(monkeypatch: pytest.MonkeyPatch
 def test_a_run_that_needs_several_times_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fit, "free_bytes", lambda: 1000)
     with pytest.raises(
-        UserError, match="training needs about .* are free; lower --batch-size, --width or --image-size"
+        UserError, match=r"training needs about .* are free; lower --batch-size, --width or --image-size"
     ):
         train.train(SMALL, tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -31,8 +31,14 @@ from bsnn.train.run import RunDirectory
         (["--gamma", "-1"], "gamma: received -1.0; expected a number, at least 0"),
         (["--flip", "perhaps"], "argument --flip: received 'perhaps'; expected yes or no"),
         (["--plan", "32,x"], "argument --plan: received '32,x'; expected channels and pools"),
-        (["--gradient", "bp"], "gradient: received 'bp'; expected ottt, ndot, sltt, bptt, or module:Name for your own"),
-        (["--model", "vgg12"], "model: received 'vgg12'; expected vgg11, resnet18, vgg, or module:Name for your own"),
+        (
+            ["--gradient", "bp"],
+            "gradient: received 'bp'; expected one of ottt, ndot, sltt, bptt, or module:Name for your own",
+        ),
+        (
+            ["--model", "vgg12"],
+            "model: received 'vgg12'; expected one of vgg11, resnet18, vgg, or module:Name for your own",
+        ),
         (["--train-samples", "2000"], "train_samples: received 2000; expected at most the 1438 there are to train on"),
         (["--select", "validation"], "select: received validation without held-out samples; set validation_samples"),
         (["--early-stopping", "3"], "early_stopping: received 3 without held-out samples; set validation_samples"),

@@ -113,7 +113,7 @@ class Config:
         for name, known in _NAMED.items():
             if (value := getattr(self, name)) not in known and not is_own(value):
                 raise UserError(
-                    f"{name}: received {value!r}; expected {', '.join(known)}, or module:Name for your own."
+                    f"{name}: received {value!r}; expected one of {', '.join(known)}, or module:Name for your own."
                 )
         self._check_selection()
         for setting in dataclasses.fields(self):

@@ -313,7 +313,7 @@ class Trainer:
         self.epoch, self.batch, self.batches = state["place"]
         self.tally = Tally(**state["tally"])
         self.history = state["history"]
-        now, self.origins = {"from_batch": self.batches, **self.origins[-1]}, state["origins"]
+        now, self.origins = {**self.origins[-1], "from_batch": self.batches}, state["origins"]
         notes = changes(self.origins[-1], now)
         if {**self.origins[-1], "from_batch": 0} != {**now, "from_batch": 0}:
             self.origins.append(now)
