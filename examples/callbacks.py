@@ -12,60 +12,49 @@ from typing import Any
 import bsnn
 
 
-class WeightsAndBiases:
-    """Logs every number of every epoch to Weights & Biases (`pip install wandb`)."""
+def numbers(metrics: Any) -> dict[str, float]:
+    """The plain numbers of an epoch."""
+    return {name: value for name, value in metrics.items() if isinstance(value, int | float)}
 
-    def on_start(self, trainer: Any) -> None:
-        """Opens a run."""
+
+class WeightsAndBiases:
+    """Logs every epoch to Weights & Biases (`pip install wandb`)."""
+
+    def on_start(self, trainer: Any) -> None:  # noqa: D102
         import wandb
 
         self.run = wandb.init(project="bsnn", config=dataclasses.asdict(trainer.config))
 
-    def on_epoch(self, trainer: Any, metrics: Any) -> None:
-        """Logs all of it, firing rates and flips by layer as well."""
-        self.run.log(metrics, step=metrics["epoch"])
-
-    def on_end(self, trainer: Any) -> None:
-        """Closes the run, also if training fails."""
-        self.run.finish()
+    def on_epoch(self, trainer: Any, metrics: Any) -> None:  # noqa: D102
+        self.run.log(numbers(metrics), step=metrics["epoch"])
 
 
 class MLflow:
-    """Logs every number of every epoch to MLflow (`pip install mlflow`)."""
+    """Logs every epoch to MLflow (`pip install mlflow`)."""
 
-    def on_start(self, trainer: Any) -> None:
-        """Opens a run."""
+    def on_start(self, trainer: Any) -> None:  # noqa: D102
         import mlflow
 
-        self.run = mlflow.start_run()
+        self.mlflow = mlflow
         mlflow.log_params(dataclasses.asdict(trainer.config))
 
-    def on_epoch(self, trainer: Any, metrics: Any) -> None:
-        """Logs the numbers."""
-        import mlflow
-
-        numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
-        mlflow.log_metrics(numbers, step=metrics["epoch"])
-
-    def on_end(self, trainer: Any) -> None:
-        """Closes the run, also if training fails."""
-        import mlflow
-
-        mlflow.end_run()
+    def on_epoch(self, trainer: Any, metrics: Any) -> None:  # noqa: D102
+        self.mlflow.log_metrics(numbers(metrics), step=metrics["epoch"])
 
 
 class StopAtRest:
-    """Ends training when hardly any weight flips any more, and notes how the flips went down batch by batch."""
+    """Notes how many weights flip, batch by batch, and ends training when hardly any do."""
 
     def __init__(self, least: float) -> None:
-        self.least, self.ratios = least, []
+        self.least = least
+        self.ratios: list[float] = []
 
     def on_update(self, trainer: Any) -> None:
         """Notes the share of the weights that flipped in the last update of the batch."""
         self.ratios.append(trainer.flip.flip_ratio)
 
     def on_epoch(self, trainer: Any, metrics: Any) -> None:
-        """Asks for the end; this epoch is the last one."""
+        """Asks for the end: this epoch is the last one."""
         if metrics["flip_ratio"] < self.least:
             trainer.stop(f"only {metrics['flip_ratio']:.2%} of the weights flipped per update")
 
@@ -73,7 +62,7 @@ class StopAtRest:
 def main() -> None:
     """Trains until the weights have come to rest."""
     config = dataclasses.replace(bsnn.recipe("digits"), plan=(16, 32, "pool", 32), epochs=4)
-    rest = StopAtRest(least=0.03)
+    rest = StopAtRest(least=0.02)
     with tempfile.TemporaryDirectory() as folder:
         # Add WeightsAndBiases() or MLflow() to the list if you use one of them.
         result = bsnn.train.train(config, folder, callbacks=[rest])

@@ -41,8 +41,9 @@ def test_a_resume_with_something_else_is_told_in_one_line(tmp_path: Path, monkey
     torch.set_num_threads(1)
     warnings = [line for line in capfd.readouterr().err.splitlines() if "last bits" in line]
     assert warnings == [
-        f"bsnn: warning: the run was computed with 1 thread(s), backend {bsnn.backend()} and goes on with 2 "
-        "thread(s), backend reference; results may differ in the last bits, and then in flips, from those of a run without the change"
+        f"bsnn: warning: the run was computed with 1 thread(s), backend {bsnn.backend()} and goes on with "
+        "2 thread(s), backend reference; results may differ in the last bits, and then in flips, from those of a run "
+        "without the change"
     ]
     first, second = last_state(tmp_path / "run")["origins"]
     assert (first["threads"], second["threads"], first["from_batch"], second["from_batch"]) == (1, 2, 0, 2)
