@@ -17,6 +17,10 @@ from bsnn.train.run import RunDirectory
         (["--out", "{finished}", "--resume", "--seed", "3"], "the run there was started with --seed 0 (now 3)"),
         (["--plan", "4"], "plan: received 4; expected channels of two layers or more"),
         (["--plan", "0,4"], "argument --plan: received '0,4'; expected channels and pools"),
+        (
+            ["--dataset", "folder", "--data", "{finished}", "--image-size", "1000000"],
+            "training needs about 128,000.0 GB",
+        ),
         (["--width", "1e9"], "training does not fit into memory; lower --batch-size or --width"),
         (["--data", "{finished}"], "the digits come with bsnn. For your own data: bsnn train folder"),
         (["--checkpoint-minutes", "-1"], "--checkpoint-minutes: received -1.0; expected 0 or more"),

@@ -6,6 +6,8 @@ import torch
 
 from bsnn.errors import UserError
 from bsnn.online.ledger import predict_memory
+from bsnn.train.config import Config
+from bsnn.train.distributed import World
 from bsnn.train.own import keeps_graph
 from bsnn.train.trainer import Trainer
 
@@ -13,6 +15,21 @@ from bsnn.train.trainer import Trainer
 _HOPELESS = 3
 # A pass of one sample at most this large, in pixels each way, costs next to nothing.
 _SMALL = 64
+
+
+def check_image_size(config: Config, world: World) -> None:
+    """Refuses images of which not even a batch fits into memory, before one is read."""
+    free = free_bytes()
+    least = 4 * config.batch_size // world.size * config.image_size**2
+    if free is not None and least > _HOPELESS * free:
+        raise UserError(f"{_told(least, free)}.")
+
+
+def _told(needed: int, free: int) -> str:
+    return (
+        f"training needs about {needed / 1e9:,.1f} GB and {free / 1e9:.1f} GB are free; lower --batch-size, --width or "
+        "--image-size, or set --momentum-bits 8"
+    )
 
 
 def check_memory(trainer: Trainer) -> list[str]:
@@ -24,21 +41,16 @@ def check_memory(trainer: Trainer) -> list[str]:
     free = free_bytes()
     if free is None or trainer.world.device.type != "cpu":
         return []
-    config = trainer.config
     needed = _needed_bytes(trainer, free)
-    told = (
-        f"training needs about {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; lower --batch-size, --width or "
-        "--image-size, or set --momentum-bits 8"
-    )
     if needed > _HOPELESS * free:
-        raise UserError(f"{told}.")
+        raise UserError(f"{_told(needed, free)}.")
     # By BPTT it needs more than that, and with real-valued weights something else.
-    exact = not keeps_graph(trainer.net) and config.weights == "binary"
-    return [told] if exact and needed > free else []
+    exact = not keeps_graph(trainer.net) and trainer.config.weights == "binary"
+    return [_told(needed, free)] if exact and needed > free else []
 
 
 def _needed_bytes(trainer: Trainer, free: int) -> int:
-    """Bytes that the processes of this machine hold at the peak of an online update, at least."""
+    """Bytes that a process holds at the peak of an online update, at least."""
     *_, channels, height, width = trainer.spec.shape
     batch = trainer.config.batch_size // trainer.world.size
 

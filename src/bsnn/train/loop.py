@@ -18,7 +18,7 @@ from bsnn.train.checkpoint import load
 from bsnn.train.config import Config, data_of_run, written
 from bsnn.train.display import Progress, TensorBoard, report
 from bsnn.train.distributed import joined_world, summed
-from bsnn.train.fit import check_memory
+from bsnn.train.fit import check_image_size, check_memory
 from bsnn.train.load import build_trainer
 from bsnn.train.metrics import EpochMetrics, accuracy_on
 from bsnn.train.own import Loss, Model, Optimizers, Own
@@ -89,6 +89,7 @@ def train(
                 if world.is_first:
                     run.restore(state, data)
                 return _result(run, config, state["history"], finished_before=True)
+        check_image_size(config, world)
         trainer, more = build_trainer(config, data, world, workers, state, own)
         notes += more + check_memory(trainer)
         if world.is_first:
