@@ -117,7 +117,7 @@ class Doubled:
     """A loader in double precision."""
 
     def __init__(self, loader: Any) -> None:
-        self.loader = loader
+        self.loader, self.dataset = loader, loader.dataset
 
     def __len__(self) -> int:
         return len(self.loader)

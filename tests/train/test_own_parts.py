@@ -158,6 +158,8 @@ def test_objects_passed_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     status, message = run_command(capfd, "evaluate", run)
     assert status == 2
     assert "model: the run was trained in Python with <partial>, an object that no name leads to" in message
+    assert cli.main(["report", run]) == 0
+    assert "trained in Python with model &lt;partial&gt;, optimizer &lt;" in Path(run, "report.html").read_text()
     assert evaluate_run(run, model=build)["test_accuracy"] == done["test_accuracy"]
     assert load_network(run, model=plain()).metrics["epoch"] == 2
     with pytest.raises(UserError, match="the run holds another network than <partial> builds now"):

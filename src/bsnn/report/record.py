@@ -67,6 +67,9 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
     for number, line in enumerate(history):
         check_metrics(line, f"{path / 'metrics.jsonl'}, line {number + 1}")
     confusion, notes = None, []
+    objects = [f"{name} {value}" for name, value in dataclasses.asdict(config).items() if str(value).startswith("<")]
+    if objects:
+        notes.append(f"trained in Python with {', '.join(objects)}: the command below needs the same object by a name")
     try:
         trained, found = measure_run(path, data, held_out=True)
         if len(trained.spec.classes) <= _MOST_CLASSES:

@@ -102,6 +102,7 @@ class Trainer:
             self._take_weights(source)
         if world.size > 1 and config.sync_batchnorm:
             synchronize_statistics(self.net)
+        self._binary = {n: p for n, p in self.net.named_parameters() if isinstance(p, BinaryParameter)}
         self.optimizers = build_optimizers(config, self.net, own)
         flips = [optimizer for optimizer in self.optimizers if isinstance(optimizer, FlipOptimizer)]
         self._ordinary = [optimizer for optimizer in self.optimizers if optimizer not in flips]
@@ -117,7 +118,6 @@ class Trainer:
         self.origins: list[Origin] = [{"from_batch": 0, **origin(config, world)}]
         self.stop_reason = ""
         self.history: list[EpochMetrics] = []
-        self._binary = {n: p for n, p in self.net.named_parameters() if isinstance(p, BinaryParameter)}
         self._places = {parameter: place for place, parameter in enumerate(self._binary.values())}
         self.tally = Tally(flips=[0] * len(self._binary))
 
@@ -132,7 +132,14 @@ class Trainer:
         """Starts at the momentum of the source: at 0, the first update would flip half of its weights."""
         assert self.flip is not None
         saved = source["optimizers"][0]["state"]
-        for index, parameter in enumerate(p for group in self.flip.param_groups for p in group["params"]):
+        parameters = [p for group in self.flip.param_groups for p in group["params"]]
+        known = all("momentum" in saved.get(index, {}) for index in range(len(parameters)))
+        if not known or len(parameters) != len(self._binary):
+            raise UserError(
+                "init_from: it holds no momentum for the flip optimizer of this run; expected one optimizer for all "
+                "one-bit weights in both. Set initial_momentum instead."
+            )
+        for index, parameter in enumerate(parameters):
             self.flip.set_momentum(parameter, dense(saved[index], parameter.shape).to(parameter.device))
 
     def _count_flips(self, flip: Optimizer, *_: Any) -> None:
