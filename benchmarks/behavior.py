@@ -103,7 +103,7 @@ def _demo(seed: int) -> dict[str, str]:
     history = [{key: value for key, value in line.items() if key not in UNTIMED} for line in trainer.history]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
-        bsnn.export(trainer.net, path, data=trainer.test_loader.dataset, time_steps=config.time_steps, samples=359)
+        bsnn.export(trainer.net, path, data=trainer.held_out_loader.dataset, time_steps=config.time_steps, samples=359)
         return _digests(trainer.net, history) | {"model": _model_digest(path)}
 
 

@@ -71,6 +71,7 @@ class Runs:
             recipe("cifar10-small"),
             epochs=EPOCHS,
             validation_samples=VALIDATION_SAMPLES,
+            final_test=False,
             train_samples=SELECTION_SAMPLES,
             **fields,
         )
@@ -126,10 +127,10 @@ def result_of(run: Path, config: Config) -> dict[str, Any] | None:
     saved = json.loads((run / "config.json").read_text())
     return {
         "run": run.name,
-        "accuracy": None if diverged else lines[-1]["test_accuracy"],
+        "accuracy": None if diverged else lines[-1].get("validation_accuracy", lines[-1].get("test_accuracy")),
         "train_minutes": round(sum(line["seconds"] for line in lines) / 60, 1),
         "peak_bytes": max((line["peak_bytes"] for line in lines), default=None),
-        "versions": saved["versions"],
+        "versions": {name: saved["computed_by"][-1][name] for name in ("bsnn", "python", "torch")},
         "git_commit": saved["git_commit"],
     }
 

@@ -68,7 +68,7 @@ def accuracy(config: Config) -> float:
         trainer.train_epoch()
         trainer.epoch, trainer.batch = epoch + 1, 0  # measured at the end only
     trainer.estimate_statistics()
-    return trainer.evaluate()["test_accuracy"]
+    return trainer.evaluate().accuracy
 
 
 def main() -> None:

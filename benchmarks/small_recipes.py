@@ -81,9 +81,9 @@ def choose(name: str, folder: str, out: Path) -> dict[str, Any]:
     count = sum(map(len, load_data(dataclasses.replace(recipe(name), validation_samples=1), folder)))
     tried = []
     for number, setting in enumerate(SETTINGS[name]):
-        config = dataclasses.replace(recipe(name), **setting, validation_samples=count // 5, seed=0)
+        config = dataclasses.replace(recipe(name), **setting, validation_samples=count // 5, final_test=False, seed=0)
         done = train(config, out / f"{name}-choice{number}", data=folder, resume=True)
-        tried.append({**setting, "held_out_accuracy": done["test_accuracy"]})
+        tried.append({**setting, "held_out_accuracy": done["validation_accuracy"]})
         print(f"{name}: {tried[-1]}", flush=True)
     held_out = f"{count // 5} of the {count} training samples, spread evenly; trained on the others, seed 0"
     return {"held_out": held_out, "tried": tried, "best": max(tried, key=lambda one: one["held_out_accuracy"])}

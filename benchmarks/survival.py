@@ -82,7 +82,7 @@ def differences(a: Any, b: Any, path: str = "") -> list[str]:
 
 def newest_update(run: Path) -> int:
     """How far a run is, by the names of its checkpoints."""
-    numbers = [int(path.stem[7:]) for path in (run / "checkpoints").glob("update-*.ckpt")]
+    numbers = [int(path.stem[6:]) for path in (run / "checkpoints").glob("batch-*.ckpt")]
     return max(numbers, default=0)
 
 

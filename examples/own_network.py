@@ -1,65 +1,55 @@
-"""Build your own network from ordinary layers, binary layers, neurons and branches, and train it."""
+"""Your own network: one function that builds it from ordinary layers, binary layers, neurons and branches.
 
-import functools
+It is given those of `num_classes`, `in_channels`, `neuron`, `config` and the fields of the config that it names. Train
+it from the command line, in this folder, like a network of the library:
 
-import torch
+    bsnn train digits --model own_network:build --epochs 3
+"""
+
+import copy
+import dataclasses
+import tempfile
+
 from torch import nn
 
 import bsnn
-from bsnn.data import Loader
-
-TIME_STEPS, EPOCHS = 4, 3
 
 
-def block(channels: int) -> bsnn.Residual:
-    """A residual block: spikes, a binary convolution, BatchNorm; what comes in is added to what goes out."""
-    return bsnn.Residual(
-        bsnn.Sequential(
-            bsnn.LIF(),
-            bsnn.BinaryConv2d(channels, channels, 3, padding=1),
-            bsnn.BatchNorm2d(channels),
-        )
+def build(num_classes: int, in_channels: int, neuron: bsnn.LIF) -> bsnn.Sequential:
+    """Two branches whose spikes are stacked, then a residual block; a copy of the neuron in every layer."""
+
+    def fire() -> bsnn.LIF:
+        return copy.deepcopy(neuron)
+
+    def synapse(entering: int, leaving: int) -> bsnn.Sequential:
+        return bsnn.Sequential(bsnn.BinaryConv2d(entering, leaving, 3, padding=1), bsnn.BatchNorm2d(leaving))
+
+    return bsnn.Sequential(
+        nn.Conv2d(in_channels, 16, 3, padding=1),  # sees pixels, so it stays real-valued
+        bsnn.BatchNorm2d(16),
+        bsnn.Concat(fire(), bsnn.Sequential(fire(), synapse(16, 16), fire())),
+        nn.AvgPool2d(2),
+        synapse(32, 32),
+        bsnn.Residual(bsnn.Sequential(fire(), synapse(32, 32))),
+        fire(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, num_classes),
     )
 
 
-torch.manual_seed(0)
-net = bsnn.Sequential(
-    nn.Conv2d(1, 16, 3, padding=1),  # sees pixels, so it stays real-valued
-    bsnn.BatchNorm2d(16),
-    # Two branches whose spikes are stacked: 16 + 16 channels.
-    bsnn.Concat(
-        bsnn.LIF(),
-        bsnn.Sequential(bsnn.LIF(), bsnn.BinaryConv2d(16, 16, 3, padding=1), bsnn.BatchNorm2d(16), bsnn.LIF()),
-    ),
-    nn.AvgPool2d(2),
-    bsnn.BinaryConv2d(32, 32, 3, padding=1),
-    bsnn.BatchNorm2d(32),
-    block(32),
-    bsnn.LIF(leak=0.5, gradient="ottt"),  # or "ndot", "sltt"
-    nn.AdaptiveAvgPool2d(1),
-    nn.Flatten(),
-    nn.Linear(32, 10),
-)
+def main() -> None:
+    """Trains three epochs of the bundled digits, and exports the network."""
+    config = dataclasses.replace(bsnn.recipe("digits"), epochs=3)
+    with tempfile.TemporaryDirectory() as folder:
+        result = bsnn.train.train(config, folder, model=build)
+        trained = bsnn.train.load_network(folder, model=build)
+        print(f"test accuracy {result['test_accuracy']:.1%}")
+        for layer, rate in trained.metrics.get("firing_rates", {}).items():
+            print(f"  layer {layer}: {rate:.0%} of the neurons fire at a time step")
+        made = bsnn.export(trained.net, f"{folder}/model.bsnn", spec=trained.spec, time_steps=config.time_steps)
+        print(f"  as a model file: {made.bytes:,} bytes")
 
-binary, real = bsnn.split_parameters(net)
-flip = bsnn.optim.TBSO(binary, betas=(0.99, 0.99999), time_steps=TIME_STEPS)
-optimizers = [flip, torch.optim.SGD(real, lr=0.1)]
 
-train = Loader(bsnn.data.digits("train"), batch_size=64)
-test = Loader(bsnn.data.digits("test"), batch_size=64)
-schedule = bsnn.optim.Schedule(flip, one_minus_beta1=bsnn.optim.cosine(EPOCHS * len(train)))
-
-for epoch in range(EPOCHS):
-    for images, labels in train.epoch(epoch):
-        loss = functools.partial(bsnn.step_loss, labels=labels, time_steps=TIME_STEPS)
-        # The loop over time of digits.py, in one call and in less memory.
-        bsnn.online_update(net, bsnn.over_time(images, TIME_STEPS), loss, optimizers)
-        schedule.step()
-
-inputs = (images for images, _ in train.ordered())
-bsnn.estimate_statistics(net, inputs, TIME_STEPS)
-result = bsnn.evaluate(net, test.ordered(), TIME_STEPS)
-size = bsnn.model_size(net)
-print(f"test accuracy {result.accuracy:.1%} with {size.binary_weights:,} one-bit weights")
-for layer, rate in result.firing_rates.items():
-    print(f"  layer {layer}: {rate:.0%} of the neurons fire at a time step")
+if __name__ == "__main__":
+    main()

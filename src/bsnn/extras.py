@@ -14,6 +14,14 @@ EXTRAS = {
 }
 
 
+class MissingModule(UserError):
+    """There is no module of this name where Python looks for one."""
+
+    def __init__(self, message: str, module: str) -> None:
+        super().__init__(message)
+        self.module = module
+
+
 def need(module: str) -> Any:
     """Imports a third-party module that the core does without, or one of our own modules that builds on such.
 
@@ -55,9 +63,10 @@ def named_object(name: str, option: str) -> Any:
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
-        raise UserError(
+        raise MissingModule(
             f"{option}: there is no module {error.name}, which {name} needs; expected one that Python finds from here. "
-            "Is its folder in PYTHONPATH?"
+            "Is its folder in PYTHONPATH?",
+            module_name,
         ) from error
     except Exception as error:
         raise UserError(

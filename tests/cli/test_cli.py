@@ -157,7 +157,9 @@ def test_a_run_holds_its_model_and_exports_the_same_bytes(finished_run: Path, tm
 def test_a_damaged_checkpoint_is_passed_over(finished_run: Path, tmp_path: Path, capsys) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished_run, run)
-    max((run / "checkpoints").glob("update-*")).write_bytes(b"cut short")
+    newest = max((run / "checkpoints").glob("batch-*"))
+    shutil.copy(newest, newest.with_name("batch-000000001.ckpt"))
+    newest.write_bytes(b"cut short")
     assert cli.main(["export", str(run)]) == 0
     assert "bsnn: warning: " in capsys.readouterr().err
     for path in (run / "checkpoints").iterdir():

@@ -180,9 +180,9 @@ def test_a_config_that_lacks_something_is_refused(runs, tmp_path, capsys) -> Non
     run = tmp_path / "run"
     shutil.copytree(runs[0], run)
     config = json.loads((run / "config.json").read_text())
-    del config["versions"]
+    del config["computed_by"]
     (run / "config.json").write_text(json.dumps(config))
-    assert "cannot be read (KeyError('versions'))" in refusal(capsys, "report", run)
+    assert "cannot be read (KeyError('computed_by'))" in refusal(capsys, "report", run)
 
 
 def test_a_run_from_before_memory_was_counted_is_shown_without(runs, tmp_path) -> None:

@@ -46,7 +46,7 @@ def test_what_does_not_belong_into_a_checkpoint_is_refused() -> None:
 
 def test_any_changed_byte_or_cut_is_refused_by_name(tmp_path: Path) -> None:
     whole = encode(TREE)
-    path = tmp_path / "update-000000007.ckpt"
+    path = tmp_path / "batch-000000007.ckpt"
     rng = np.random.default_rng(0)
     cases = [whole[:length] for length in (0, 1, 7, 8, 39, 40, 48, len(whole) - 1)] + [whole + b"\0", whole * 2]
     cases += [whole[: rng.integers(len(whole))] for _ in range(90)]
@@ -56,7 +56,7 @@ def test_any_changed_byte_or_cut_is_refused_by_name(tmp_path: Path) -> None:
         cases.append(bytes(changed))
     for content in cases:
         path.write_bytes(content)
-        with pytest.raises(DamagedCheckpoint, match=r"update-000000007\.ckpt"):
+        with pytest.raises(DamagedCheckpoint, match=r"batch-000000007\.ckpt"):
             load(path)
 
 
@@ -76,7 +76,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     for update in range(1, 6):
         checkpoints.save(update, {"update": update}, best=update == 2)
     names = sorted(path.name for path in checkpoints.folder.iterdir())
-    assert names == ["best.ckpt", "update-000000004.ckpt", "update-000000005.ckpt"]
+    assert names == ["batch-000000004.ckpt", "batch-000000005.ckpt", "best.ckpt"]
     assert checkpoints.load_newest() == ({"update": 5}, [])
     assert load(checkpoints.best) == {"update": 2}
 
@@ -86,15 +86,15 @@ def test_a_damaged_one_is_passed_over_by_name_and_replaced(tmp_path: Path) -> No
     for update in (1, 2, 3):
         checkpoints.save(update, {"update": update}, best=update == 1)
     for damaged in (3, 2):
-        (tmp_path / f"update-00000000{damaged}.ckpt").write_bytes(b"cut")
+        (tmp_path / f"batch-00000000{damaged}.ckpt").write_bytes(b"cut")
         state, warnings = checkpoints.load_newest()
         assert state == {"update": damaged - 1}
-        assert f"update-00000000{damaged}.ckpt" in warnings[-1]
-    (tmp_path / "update-000000001.ckpt").write_bytes(b"")
+        assert f"batch-00000000{damaged}.ckpt" in warnings[-1]
+    (tmp_path / "batch-000000001.ckpt").write_bytes(b"")
     assert checkpoints.load_newest()[0] == {"update": 1}, "the best one is the last resort"
-    (tmp_path / "update-000000009.ckpt.partial").write_bytes(b"what a killed process left")
+    (tmp_path / "batch-000000009.ckpt.partial").write_bytes(b"what a killed process left")
     checkpoints.save(2, {"update": 2})
-    assert sorted(p.name for p in tmp_path.glob("update*")) == ["update-000000001.ckpt", "update-000000002.ckpt"]
+    assert sorted(p.name for p in tmp_path.glob("batch*")) == ["batch-000000001.ckpt", "batch-000000002.ckpt"]
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
     with pytest.raises(DamagedCheckpoint, match="3 checkpoints and all are damaged"):
@@ -158,9 +158,9 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 Checkpoints(Path({str(tmp_path)!r})).save(2, {{"weights": torch.zeros(1000)}})
 """
     done = subprocess.run([sys.executable, "-c", code], preexec_fn=limit, capture_output=True, text=True, check=False)
-    assert "update-000000002.ckpt cannot be written (File too large)" in done.stderr
+    assert "batch-000000002.ckpt cannot be written (File too large)" in done.stderr
     assert checkpoints.load_newest() == ({"update": 1}, [])
-    assert [path.name for path in tmp_path.iterdir()] == ["update-000000001.ckpt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["batch-000000001.ckpt"]
 
 
 def test_no_permission_to_read_stops_rather_than_going_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_no_permission_to_read_stops_rather_than_going_back(tmp_path: Path, monk
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refused)
-    with pytest.raises(UserError, match=r"update-000000002\.ckpt cannot be read \(Permission denied\)"):
+    with pytest.raises(UserError, match=r"batch-000000002\.ckpt cannot be read \(Permission denied\)"):
         checkpoints.load_newest()
 
 
@@ -190,7 +190,7 @@ def test_a_bad_sector_counts_as_damage(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "read_bytes", broken)
     state, warnings = checkpoints.load_newest()
     assert state == {"update": 1}
-    assert "update-000000002.ckpt cannot be read (Input/output error)" in warnings[0]
+    assert "batch-000000002.ckpt cannot be read (Input/output error)" in warnings[0]
 
 
 def test_random_numbers_go_on_where_they_were() -> None:

@@ -99,7 +99,7 @@ def check_on_two_processes_a_planted_difference_is_found(world: World) -> None:
 
 def check_on_two_processes_data_is_shared_without_overlap(world: World) -> None:
     run = Trainer(TINY, *load_data(TINY, None), world)
-    for batches in (run.train_loader.epoch(0), run.test_loader.ordered()):
+    for batches in (run.train_loader.epoch(0), run.held_out_loader.ordered()):
         own = sum(len(labels) for _, labels in batches)
         assert summed([own], world)[0] in (199, 359)
     whole = Trainer(TINY, *load_data(TINY, None))
@@ -117,7 +117,7 @@ class Doubled:
     """A loader in double precision."""
 
     def __init__(self, loader: Any) -> None:
-        self.loader = loader
+        self.loader, self.dataset = loader, loader.dataset
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -132,7 +132,7 @@ class Doubled:
 def trained_in_double(config: Config, world: World) -> Trainer:
     run = Trainer(config, *load_data(config, None), world)
     run.net.double()
-    run.train_loader, run.test_loader = Doubled(run.train_loader), Doubled(run.test_loader)  # pyright: ignore
+    run.train_loader, run.held_out_loader = Doubled(run.train_loader), Doubled(run.held_out_loader)  # pyright: ignore
     for _ in range(config.epochs):
         run.train_epoch()
         run.finish_epoch()

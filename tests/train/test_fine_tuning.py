@@ -25,7 +25,7 @@ def first_flips(config: Config, source: dict[str, Any] | None) -> float:
     return ratios[0]
 
 
-@pytest.mark.parametrize("source", ["{run}", "{run}/checkpoints/best.ckpt"])
+@pytest.mark.parametrize("source", ["{run}", "{run}/checkpoints/batch-000000021.ckpt"])
 def test_fine_tuning_does_not_flip_half_of_the_weights(source: str, finished: Path) -> None:
     state = load._source_state(Path(source.format(run=finished)))
     other = dataclasses.replace(TINY, time_steps=2, gradient="ndot")

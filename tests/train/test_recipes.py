@@ -40,7 +40,7 @@ def test_every_recipe_builds_and_runs_two_updates(name: str) -> None:
     before = {key: value.clone() for key, value in run.net.state_dict().items()}
     run.train_epoch()
     line = run.finish_epoch()
-    assert run.update == 2
+    assert run.batches == 2
     assert np.isfinite(line["train_loss"])
     after = run.net.state_dict()
     assert any(not torch.equal(before[key], after[key]) for key in before if "weight" in key)

@@ -81,7 +81,7 @@ def test_every_kind_of_run_resumes(changes: dict, tmp_path: Path, monkeypatch: p
 def test_a_damaged_checkpoint_costs_an_epoch_not_the_run(finished: Path, tmp_path: Path, capfd) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
-    newest = out / "checkpoints" / "update-000000021.ckpt"
+    newest = out / "checkpoints" / "batch-000000021.ckpt"
     newest.write_bytes(newest.read_bytes()[:-1])
     assert not train.train(TINY, out, resume=True)["finished_before"]
     assert f"bsnn: warning: {newest}: received" in capfd.readouterr().err
@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_costs_an_epoch_not_the_run(finished: Path, tmp_pat
 def test_broken_files_beside_the_checkpoints_are_written_again(name: str, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
-    (out / "checkpoints" / "update-000000021.ckpt").unlink()
+    (out / "checkpoints" / "batch-000000021.ckpt").unlink()
     whole = json.loads((finished / "config.json").read_text())
     (out / name).write_bytes(b'{"epoch": 1,\n\xff')
     train.train(TINY, out, resume=True)
@@ -147,7 +147,7 @@ def test_resuming_without_a_checkpoint_starts_afresh(finished: Path, tmp_path: P
 def test_other_data_than_before_is_refused(finished: Path, tmp_path: Path, monkeypatch) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
-    (out / "checkpoints" / "update-000000021.ckpt").unlink()
+    (out / "checkpoints" / "batch-000000021.ckpt").unlink()
     less = load_data(dataclasses.replace(TINY, train_samples=199), None)
     monkeypatch.setattr(load, "load_data", lambda *_: less)
     with pytest.raises(UserError, match="received 199 samples of 10 classes; expected the 200"):

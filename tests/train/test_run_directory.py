@@ -14,7 +14,6 @@ from bsnn import UserError
 from bsnn.train import load, loop as train
 from bsnn.train.build import load_data
 from bsnn.train.run import RunDirectory, default_out
-from bsnn.train.trainer import Trainer
 
 
 def test_held_out_samples_are_not_trained_on_and_the_test_set_is_not_read(monkeypatch):
@@ -40,7 +39,9 @@ def test_a_run_directory_holds_what_it_says(finished: Path) -> None:
     }
     config = json.loads((finished / "config.json").read_text())
     assert config["config"] == json.loads(json.dumps(dataclasses.asdict(TINY)))
-    assert config["versions"]["bsnn"] == bsnn.__version__
+    (computed_by,) = config["computed_by"]
+    assert computed_by["bsnn"] == bsnn.__version__
+    assert computed_by["threads"] == 1
     lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     for line in lines:
@@ -55,7 +56,7 @@ def test_a_run_directory_holds_what_it_says(finished: Path) -> None:
         assert line["seconds"] > 0
     assert lines[-1]["learning_rate"] == lines[-1]["one_minus_beta1"] == 0, "annealed to the end"
     names = sorted(p.name for p in (finished / "checkpoints").iterdir())
-    assert names == ["best.ckpt", "update-000000007.ckpt", "update-000000014.ckpt", "update-000000021.ckpt"]
+    assert names == ["batch-000000007.ckpt", "batch-000000014.ckpt", "batch-000000021.ckpt"]
 
 
 def test_weights_are_saved_as_bits(finished: Path) -> None:
@@ -70,16 +71,15 @@ def test_evaluation_gives_the_recorded_accuracy_exactly(finished: Path) -> None:
         assert result[key] == line[key]
 
 
-def test_evaluation_within_an_epoch_estimates_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_measured_is_the_end_of_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(monkeypatch, 9)
     with pytest.raises(Killed):
         train.train(TINY, tmp_path / "run", checkpoint_minutes=0)
     monkeypatch.undo()
-    called = []
-    original = Trainer.estimate_statistics
-    monkeypatch.setattr(Trainer, "estimate_statistics", lambda self: (called.append(1), original(self))[1])
-    assert load.evaluate_run(tmp_path / "run")["epoch"] == 1
-    assert called
+    found = load.evaluate_run(tmp_path / "run")
+    assert found["epoch"] == 1
+    assert found["test_accuracy"] == metrics(tmp_path / "run")[0]["test_accuracy"]
+    assert load.load_network(tmp_path / "run").metrics["epoch"] == 1
 
 
 def test_two_processes_cannot_train_in_one_directory(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from bsnn.train.trainer import Diverged, Trainer
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_ctrl_c_and_sigterm_say_one_line(number: signal.Signals, word: str, tmp_path: Path) -> None:
     with processes.running(train_command(tmp_path / "run", "--epochs", "2000")) as process:
-        processes.wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("update-*.ckpt")), process)
+        processes.wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("batch-*.ckpt")), process)
         process.send_signal(number)
         output, errors = processes.finish(process)
     assert process.returncode == 128 + number
@@ -40,7 +40,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(finished: Path, tmp_path: Path, c
     fsync = os.fsync
 
     def full(handle: int) -> None:
-        if next(calls) > 12:  # config, metrics (twice), best and last checkpoint, each with its folder
+        if next(calls) > 10:  # config, metrics, metrics and checkpoint, metrics; each with its folder
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(handle)
 
@@ -116,5 +116,5 @@ def test_weights_that_are_not_finite_are_never_saved() -> None:
     run = Trainer(TINY, *load_data(TINY, None))
     with torch.no_grad():
         run.net.get_parameter("conv1.weight")[0, 0, 0, 0] = torch.nan
-    with pytest.raises(Diverged, match=r"a weight of conv1\.weight after update 0 is not finite"):
+    with pytest.raises(Diverged, match=r"a weight of conv1\.weight after 0 batches is not finite"):
         run.state()

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from training_runs import TINY, assert_equal
 
+import bsnn
+from bsnn import UserError
 from bsnn.paper.recipes import recipe
-from bsnn.train import build, loop as train, trainer
+from bsnn.train import build, fit, loop as train, trainer
 from bsnn.train.build import load_data
 from bsnn.train.config import Config
 from bsnn.train.trainer import Trainer
@@ -55,8 +58,36 @@ def test_a_checkpoint_from_before_memory_was_counted_goes_on_without() -> None:
     assert "training_bytes" not in run.finish_epoch()
 
 
+SMALL = dataclasses.replace(recipe("digits"), plan=(4, 4), train_samples=64, epochs=1)
+
+
 def test_a_run_that_will_not_fit_is_warned_about(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
-    config = dataclasses.replace(recipe("digits"), plan=(4, 4), train_samples=64, epochs=1)
-    monkeypatch.setattr("bsnn.train.loop.free_bytes", lambda: 1000)
-    train.train(config, tmp_path / "run")
+    run = Trainer(SMALL, *load_data(SMALL, None))
+    needed = bsnn.predict_memory(run.net, torch.zeros(1, 1, 8, 8), SMALL.batch_size)["total"]
+    monkeypatch.setattr(fit, "free_bytes", lambda: needed + 1)
+    assert fit.check_memory(run) == []
+    monkeypatch.setattr(fit, "free_bytes", lambda: needed - 1)
+    train.train(SMALL, tmp_path / "run")
     assert "warning: training needs about" in capsys.readouterr().err
+
+
+def test_a_run_that_needs_several_times_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fit, "free_bytes", lambda: 1000)
+    with pytest.raises(
+        UserError, match=r"training needs about .* are free; lower --batch-size, --width or --image-size"
+    ):
+        train.train(SMALL, tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("side", [3_000, 30_000, 3_000_000])
+def test_an_absurd_image_is_refused_without_a_try(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Trainer(SMALL, *load_data(SMALL, None))
+    run.spec = dataclasses.replace(run.spec, shape=(1, side, side))
+    seen = []
+    original = fit.predict_memory
+    monkeypatch.setattr(fit, "predict_memory", lambda *a, **k: (seen.append(a[1].numel()), original(*a, **k))[1])
+    monkeypatch.setattr(fit, "free_bytes", lambda: 10**9)
+    with pytest.raises(UserError, match="training needs about"):
+        fit.check_memory(run)
+    assert max(seen, default=0) <= 64 * 64

@@ -17,6 +17,10 @@ from bsnn.train.run import RunDirectory
         (["--out", "{finished}", "--resume", "--seed", "3"], "the run there was started with --seed 0 (now 3)"),
         (["--plan", "4"], "plan: received 4; expected channels of two layers or more"),
         (["--plan", "0,4"], "argument --plan: received '0,4'; expected channels, with pool or down"),
+        (
+            ["--dataset", "folder", "--data", "{finished}", "--image-size", "1000000"],
+            "training needs about 128,000.0 GB",
+        ),
         (["--width", "1e9"], "training does not fit into memory; lower --batch-size or --width"),
         (["--data", "{finished}"], "the digits come with bsnn. For your own data: bsnn train folder"),
         (["--checkpoint-minutes", "-1"], "--checkpoint-minutes: received -1.0; expected 0 or more"),
@@ -31,7 +35,19 @@ from bsnn.train.run import RunDirectory
         (["--gamma", "-1"], "gamma: received -1.0; expected a number, at least 0"),
         (["--flip", "perhaps"], "argument --flip: received 'perhaps'; expected yes or no"),
         (["--plan", "32,x"], "argument --plan: received '32,x'; expected channels, with pool or down"),
-        (["--gradient", "bp"], "argument --gradient: invalid choice: 'bp'"),
+        (
+            ["--gradient", "bp"],
+            "gradient: received 'bp'; expected one of ottt, ndot, sltt, bptt, or module:Name for your own",
+        ),
+        (
+            ["--model", "vgg12"],
+            "model: received 'vgg12'; expected one of vgg11, resnet18, vgg, residual, or module:Name for your own",
+        ),
+        (["--train-samples", "2000"], "train_samples: received 2000; expected at most the 1438 there are to train on"),
+        (["--select", "validation"], "select: received validation without held-out samples; set validation_samples"),
+        (["--early-stopping", "3"], "early_stopping: received 3 without held-out samples; set validation_samples"),
+        (["--final-test", "no"], "final_test: received no without held-out samples; set validation_samples"),
+        (["--select", "test", "--validation-samples", "9"], "which keep the test set for the end; expected validation"),
         (["--leak", "2"], "leak: received 2.0; expected a number, 0 to 1"),
         (["--learning-rate", "-0.1"], "learning_rate: received -0.1; expected a number, at least 0"),
         (["--no-such-field", "2"], "unrecognized arguments: --no-such-field 2"),
@@ -55,7 +71,7 @@ def test_an_unknown_recipe_and_a_folder_without_a_run(tmp_path: Path, capfd) -> 
     )
     status, message = run_command(capfd, "evaluate", str(tmp_path))
     assert status == 2
-    assert "has no checkpoint; expected the folder of a run" in message
+    assert "has no checkpoint of a finished epoch; expected the folder of a run" in message
     status, message = run_command(capfd, "evaluate", str(tmp_path / "nothing"))
     assert status == 2
     assert "nothing: there is no such run or file" in message

@@ -23,7 +23,7 @@ from bsnn.models.vgg import VGG11
 from bsnn.nn.bits import split_parameters
 from bsnn.online.ledger import predict_memory
 from bsnn.optim import TBSO
-from bsnn.train.loop import free_bytes
+from bsnn.train.fit import free_bytes
 
 _PEERS = ("spikingjelly-ottt",)
 METHODS = ("tbso", "tbso-8", "plain", "latent-ottt", "bptt", "backward-floor", *_PEERS)

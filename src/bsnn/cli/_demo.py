@@ -65,10 +65,10 @@ def run_demo(seed: int, out: Path) -> dict[str, Any]:
         for epoch in range(config.epochs):
             trainer.train_epoch(bar.update)
             line = trainer.finish_epoch()
-            bar.set_description(f"epoch {epoch + 1}/{config.epochs}, test accuracy {line['test_accuracy']:.3f}")
+            bar.set_description(f"epoch {epoch + 1}/{config.epochs}, test accuracy {line.get('test_accuracy', 0):.3f}")
     torch.set_num_threads(threads)
 
-    test = trainer.test_loader
+    test = trainer.held_out_loader
     exported = export(
         trainer.net, out / "model.bsnn", data=test.dataset, time_steps=config.time_steps, samples=len(test.dataset)
     )
@@ -81,14 +81,14 @@ def run_demo(seed: int, out: Path) -> dict[str, Any]:
         history=trainer.history,
         made_by={"bsnn": bsnn.__version__, "torch": torch.__version__},
         commands=[f"bsnn demo --seed {seed}"],
-        confusion=Confusion(trainer.spec.classes, trainer.evaluate()["confusion"]),
+        confusion=Confusion(trainer.spec.classes, trainer.evaluate().confusion),
         notes=[],
     )
     write_file(out / "report.html", page([record]).encode())
     size = model_size(trainer.net)
     return {
-        "test_accuracy": last["test_accuracy"],
-        "samples": len(trainer.test_loader.dataset),
+        "test_accuracy": last.get("test_accuracy"),
+        "samples": len(trainer.held_out_loader.dataset),
         "seed": seed,
         "train_seconds": round(sum(line["seconds"] for line in trainer.history), 2),
         "model": exported.path,
@@ -99,7 +99,7 @@ def run_demo(seed: int, out: Path) -> dict[str, Any]:
         "latent_bptt_training_bytes": peak_bytes(functools.partial(_first_update, *batch, latent=True)),
         "flip_ratio_first_epoch": first.get("flip_ratio"),
         "flip_ratio_last_epoch": last.get("flip_ratio"),
-        "firing_rates": last["firing_rates"],
+        "firing_rates": last.get("firing_rates"),
         "exported_accuracy": exported.changes.accuracy_after,
         "exported_predictions_changed": exported.changes.predictions,
         "exported_outputs_wrong": _wrong_outputs(exported.path, exported.module, test),

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from bsnn.errors import UserError
+
 Result = dict[str, Any]
 """What a command found, ready for JSON."""
 
@@ -31,6 +33,23 @@ def add_command(
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     parser.set_defaults(run=run, text=text, parser=parser, after_interrupt="")
     return parser
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that chooses a checkpoint of a run."""
+    parser.add_argument(
+        "--checkpoint",
+        choices=("best", "last"),
+        help="of a run: the best epoch, or the last (by default what the run's --select says, which is last)",
+    )
+
+
+def refuse_checkpoint(options: argparse.Namespace) -> None:
+    """Refuses that option where a model file was given."""
+    if options.checkpoint:
+        raise UserError(
+            f"--checkpoint: received {options.checkpoint} with {options.path}, a model file; expected a run directory."
+        )
 
 
 def count(text: str) -> int:

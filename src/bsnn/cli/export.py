@@ -6,7 +6,7 @@ from typing import Any
 
 from bsnn.atomic import check_writable
 from bsnn.cli._model import is_model, open_model
-from bsnn.cli._parser import Result, add_command
+from bsnn.cli._parser import Result, add_checkpoint, add_command, refuse_checkpoint
 from bsnn.errors import UserError
 from bsnn.extras import need
 
@@ -24,6 +24,7 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="where the data is (by default where it was in training); for C, the source of the golden vectors",
     )
+    add_checkpoint(parser)
     parser.add_argument(
         "--compare", action="store_true", help="compare the network before and after on test samples; needs the data"
     )
@@ -33,6 +34,7 @@ def run(options: argparse.Namespace) -> Result:
     """Write a trained network as a model file that runs without torch, or as C99 for a microcontroller."""
     path = Path(options.path)
     if options.format == "c":
+        refuse_checkpoint(options)
         out = Path(options.out or (path / "c" if path.is_dir() else f"{path.with_suffix('')}-c"))
         check_writable(out / "model.c", making_folders=True)
         engine = open_model(options.path)
@@ -44,7 +46,9 @@ def run(options: argparse.Namespace) -> Result:
     if options.out or path.is_dir():
         check_writable(out)
     compare = options.compare or bool(options.data)
-    return need("bsnn.cli._runs").export_run(path, out, compare=compare, data=options.data)
+    return need("bsnn.cli._runs").export_run(
+        path, out, compare=compare, data=options.data, checkpoint=options.checkpoint
+    )
 
 
 def text(result: Result) -> str:

@@ -105,10 +105,6 @@ def run(options: argparse.Namespace) -> Result:
     config = dataclasses.replace(recipe(options.recipe), **given, **{name: values[0] for name, values in grid.items()})
     points = [point for _, point in need("bsnn.train.sweep").grid_points(config, grid)] if grid else [config]
     _refuse_unused(points, given)
-    if options.data and config.dataset == "digits":
-        raise UserError(
-            f"--data: received {options.data}; the digits come with bsnn. For your own data: bsnn train folder."
-        )
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
     if "LOCAL_RANK" in os.environ and not options.out:
@@ -122,7 +118,7 @@ def run(options: argparse.Namespace) -> Result:
     try:
         if grid:
             result = need("bsnn.train.sweep").sweep(config, grid, out, **shared)
-            finished = [point["run"] for point in result["points"] if point["test_accuracy"] is not None]
+            finished = [point["run"] for point in result["points"] if "error" not in point]
         else:
             result = need("bsnn.train.loop").train(config, out, resume=options.resume, **shared)
             finished = [result["run"]]
@@ -200,9 +196,14 @@ def text(result: Result) -> str:
     """Words the result."""
     if "points" in result:
         return f"{need('bsnn.train.sweep').table(result)}\n\nin {result['sweep']} (sweep.json, sweep.md)"
+    keys = [key for key in ("test_accuracy", "validation_accuracy") if result.get(key) is not None]
+    accuracies = ", ".join(f"{key.replace('_', ' ')} {result[key]:.4f}" for key in keys)
+    if result["selected_by"] != "last":
+        accuracies += f" in epoch {result['selected_epoch']}, the best by {result['selected_by']} accuracy,"
     if result["finished_before"]:
-        return f"{result['run']} was finished already: test accuracy {result['test_accuracy']:.4f}"
+        return f"{result['run']} was finished already: {accuracies.rstrip(',')}"
     return (
-        f"test accuracy {result['test_accuracy']:.4f} after {result['epochs']} epoch{'s' * (result['epochs'] > 1)} and "
+        f"{accuracies} after {result['epochs']} epoch{'s' * (result['epochs'] > 1)} and "
         f"{result['train_seconds'] / 60:.1f} minutes, {result['peak_bytes'] / 1e9:.2f} GB at most; in {result['run']}"
+        + (f"\nstopped: {result['stopped']}" if "stopped" in result else "")
     )

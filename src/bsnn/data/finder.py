@@ -118,6 +118,8 @@ def named(name: str, split: str, root: str | Path | None, *, size: int = 0, time
         settings["time_steps"] = time_steps
     if name != "digits":
         settings["root"] = root
+    elif root is not None:
+        raise UserError(f"--data: received {root}; the digits come with bsnn. For your own data: bsnn train folder.")
     home = import_module("bsnn.data")
     if name not in home.__all__ or not callable(getattr(home, name)):
         raise UserError(f"data: there is no data set called {name!r}; see bsnn.data for those there are.")

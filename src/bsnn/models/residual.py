@@ -14,7 +14,7 @@ from torch import nn
 from bsnn.errors import UserError
 from bsnn.models.vgg import LayerOptions, scaled
 from bsnn.nn.network import Concat, ImageNetwork, Residual, Sequential
-from bsnn.nn.neuron import LIF
+from bsnn.nn.neuron import LIF, Neuron
 from bsnn.nn.norm import BatchNorm2d
 from bsnn.nn.synapse import TracedConv2d, Weights
 
@@ -64,7 +64,7 @@ def residual(
     return ImageNetwork(made, in_channels, minimum_size=2 ** sum(halved))
 
 
-def _block(entering: int, copies: int, weights: Weights, neuron: LIF, *, down: bool) -> Residual:
+def _block(entering: int, copies: int, weights: Weights, neuron: Neuron, *, down: bool) -> Residual:
     """One block, which leaves `copies` times as many channels as enter it."""
     leaving = entering * copies
     body: dict[str, nn.Module] = {"lif": copy.deepcopy(neuron)}

@@ -16,7 +16,7 @@ from bsnn.online.evaluate import over_time
 from bsnn.online.loss import step_loss
 from bsnn.paper._target import Settings
 from bsnn.paper.recipes import recipe
-from bsnn.train.build import build_network
+from bsnn.train.build import network_for
 from bsnn.train.load import loaded_run
 from bsnn.train.loop import train
 from bsnn.train.trainer import Trainer
@@ -46,7 +46,7 @@ def trained_network(settings: Settings) -> Iterator[tuple[Trainer, str]]:
 def step_gradients(trainer: Trainer, rule: RuleName, inputs: Tensor, labels: Tensor) -> Gradients:
     """The gradients of L[t] for every t, with weights that stand still."""
     config = dataclasses.replace(trainer.config, gradient=rule)
-    net = build_network(config, len(trainer.spec.classes), trainer.net.in_channels)
+    net = network_for(config, trainer.spec)
     net.load_state_dict(trainer.net.state_dict())
     binary = binary_parameters(net)
     found: dict[str, list[Tensor]] = {name: [] for name in binary}

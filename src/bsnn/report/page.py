@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from bsnn.optim.rules import label
 from bsnn.report._html import document, figure_grid, table
 from bsnn.report.figures import line_chart, matrix_chart
-from bsnn.train.metrics import EpochMetrics
+from bsnn.train.config import is_own
+from bsnn.train.metrics import EpochMetrics, Split
 
 _COUNTED, _OF_PROCESS = "memory of training, counted", "peak of the process"
 _PROCESS_NOTE = (
@@ -26,6 +27,8 @@ class Confusion(NamedTuple):
     classes: tuple[str, ...]
     counts: list[list[int]]
     """By true class, then by predicted class."""
+    split: Split = "test"
+    """Which samples they are."""
 
 
 class RunRecord(NamedTuple):
@@ -74,8 +77,8 @@ def _summary(names: Sequence[str], runs: Sequence[RunRecord]) -> str:
         rows.append(
             {
                 "run": name,
-                "test accuracy": _percent(last["test_accuracy"]),
-                "best epoch": _percent(max(line["test_accuracy"] for line in run.history)),
+                "test accuracy": _newest(run.history, "test_accuracy"),
+                "validation accuracy": _newest(run.history, "validation_accuracy"),
                 "epochs": f"{last['epoch']} of {config.get('epochs', last['epoch'])}",
                 "minutes": f"{sum(line['seconds'] for line in run.history) / 60:.1f}",
                 _COUNTED: _megabytes(last["training_bytes"]) if "training_bytes" in last else "",
@@ -91,11 +94,18 @@ def _summary(names: Sequence[str], runs: Sequence[RunRecord]) -> str:
     return shown + f'<p class="note">{_MEMORY_NOTE if _COUNTED in heads else _PROCESS_NOTE}</p>'
 
 
+def _newest(history: Sequence[EpochMetrics], key: str) -> str:
+    """The last value of an accuracy that was measured, if there is one."""
+    return next((_percent(line[key]) for line in reversed(history) if key in line), "")
+
+
 def _unfinished(name: str, run: RunRecord) -> str:
     done = run.history[-1]["epoch"]
     epochs = run.config.get("epochs", done)
     if done >= epochs:
         return ""
+    if "stopped" in run.history[-1]:
+        return f'<p class="note">{escape(name)} ended after epoch {done}: {escape(run.history[-1]["stopped"])}.</p>'
     why = f"has {done} of {epochs} epochs: it is being trained, was interrupted, or diverged."
     return f'<p class="warning">{escape(name)} {why} With <code>--resume</code> its training goes on from there.</p>'
 
@@ -109,8 +119,12 @@ def method(config: Mapping[str, Any]) -> str:
     """
     if "weights" not in config:
         return ""
-    weights = label(config["optimizer"]) if config["weights"] == "binary" else f"{config['weights']} weights"
-    return f"{weights}, {config['gradient'].upper()}"
+    rule, gradient = config["optimizer"], config["gradient"]
+    weights = f"{config['weights']} weights"
+    if config["weights"] == "binary":
+        # A page about a run does not need the user's own modules.
+        weights = rule.rpartition(":")[2].strip("<>") if is_own(rule) else label(rule)
+    return f"{weights}, {gradient.rpartition(':')[2] if is_own(gradient) else gradient.upper()}"
 
 
 def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
@@ -125,6 +139,7 @@ def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
         return line_chart(title, lines, x_label="epoch", show=show, log_y=log_y, from_zero=from_zero)
 
     return [
+        chart("validation accuracy", "validation_accuracy", _percent),
         chart("test accuracy", "test_accuracy", _percent),
         chart("training accuracy", "train_accuracy", _percent),
         chart("training loss", "train_loss", "{:.3g}".format),
@@ -180,9 +195,9 @@ def _rates_chart(run: RunRecord) -> str:
 def _confusion_chart(confusion: Confusion | None) -> str:
     if confusion is None:
         return ""
-    classes, counts = confusion
+    classes, counts, split = confusion
     return matrix_chart(
-        "confusion matrix of the test samples",
+        f"confusion matrix of the {split} samples",
         counts,
         row_names=classes,
         column_names=classes,
@@ -193,7 +208,7 @@ def _confusion_chart(confusion: Confusion | None) -> str:
 
 def _layers_table(run: RunRecord) -> str:
     last = run.history[-1]
-    rows = [[layer, _small_percent(rate), ""] for layer, rate in last["firing_rates"].items()]
+    rows = [[layer, _small_percent(rate), ""] for layer, rate in last.get("firing_rates", {}).items()]
     rows += [[layer, "", _small_percent(ratio)] for layer, ratio in last.get("flip_ratios", {}).items()]
     if not rows:
         return ""

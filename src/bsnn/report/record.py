@@ -13,7 +13,7 @@ from bsnn.errors import UserError
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.report.page import Confusion, RunRecord, page
 from bsnn.train.config import Config, config_from_json, why_unused, written
-from bsnn.train.load import loaded_run
+from bsnn.train.load import measure_run
 from bsnn.train.metrics import check_metrics
 
 # A matrix of more classes cannot be read.
@@ -51,7 +51,8 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
         saved = json.loads((path / "config.json").read_text())
         history = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         config = config_from_json(saved["config"])
-        made_by, trained_from = saved["versions"] | {"commit": saved["git_commit"]}, saved["data"]
+        made_by, trained_from = saved["computed_by"][-1] | {"commit": saved["git_commit"]}, saved["data"]
+        del made_by["modules"], made_by["from_batch"]
     except FileNotFoundError as error:
         raise UserError(
             f"{path} is not a run: {error.filename} is missing; expected a folder of `bsnn train`."
@@ -66,14 +67,18 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
     for number, line in enumerate(history):
         check_metrics(line, f"{path / 'metrics.jsonl'}, line {number + 1}")
     confusion, notes = None, []
+    objects = [f"{name} {value}" for name, value in dataclasses.asdict(config).items() if str(value).startswith("<")]
+    if objects:
+        notes.append(f"trained in Python with {', '.join(objects)}: the command below needs the same object by a name")
     try:
-        with loaded_run(path, data) as trainer:
-            if len(trainer.spec.classes) <= _MOST_CLASSES:
-                confusion = Confusion(tuple(trainer.spec.classes), trainer.evaluate()["confusion"])
-            else:
-                notes.append(
-                    f"no confusion matrix of {len(trainer.spec.classes)} classes; at most {_MOST_CLASSES} are drawn"
-                )
+        trained, found = measure_run(path, data, held_out=True)
+        if len(trained.spec.classes) <= _MOST_CLASSES:
+            split = "validation" if config.validation_samples else "test"
+            confusion = Confusion(trained.spec.classes, found.confusion, split)
+        else:
+            notes.append(
+                f"no confusion matrix of {len(trained.spec.classes)} classes; at most {_MOST_CLASSES} are drawn"
+            )
     except UserError as error:
         notes.append(f"no confusion matrix: {error}")
     return RunRecord(

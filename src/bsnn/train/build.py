@@ -1,11 +1,14 @@
 """What a config stands for: its network, its data and their augmentation, its optimizers and their schedules."""
 
 import dataclasses
+import functools
+import inspect
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bsnn.data.augment import Augmentation
@@ -13,25 +16,48 @@ from bsnn.data.dataset import Dataset
 from bsnn.data.finder import named
 from bsnn.data.spec import DataSpec
 from bsnn.data.subset import some_samples, without_some_samples
+from bsnn.errors import UserError
 from bsnn.models import residual, resnet18, vgg, vgg11
 from bsnn.nn import surrogate
 from bsnn.nn.bits import split_parameters
-from bsnn.nn.network import ImageNetwork
-from bsnn.nn.neuron import LIF
+from bsnn.nn.neuron import Neuron, Stateful
+from bsnn.nn.neurons import neuron_named
+from bsnn.nn.trace import gradient_rule
+from bsnn.online.loss import step_loss
 from bsnn.optim import FlipOptimizer, Schedule, constant, cosine, inverse_sqrt, rules, step_decay, warmup
 from bsnn.train.config import Config
+from bsnn.train.own import NOTHING, Own, check_optimizers, filled, keeps_graph
 
 
-def build_network(config: Config, num_classes: int, in_channels: int) -> ImageNetwork:
-    """The network of a config, initialized from torch's present random state."""
-    neuron = LIF(config.leak, config.threshold, surrogate.named(config.surrogate), config.gradient)
+def build_neuron(config: Config) -> Neuron:
+    """The neuron of a config, to be copied into every layer."""
+    settings = {
+        "leak": config.leak,
+        "threshold": config.threshold,
+        "surrogate": surrogate.named(config.surrogate),
+        "gradient": gradient_rule(config.gradient),
+    }
+    return filled(neuron_named(config.neuron), settings, "neuron")
+
+
+def build_network(config: Config, num_classes: int, in_channels: int, own: Own = NOTHING) -> Stateful:
+    """The network of a config, initialized from torch's present random state.
+
+    Your own function is given what it names: `num_classes`, `in_channels`, `neuron`, `config` or a field of the config.
+    """
     shared: dict[str, Any] = {
         "num_classes": num_classes,
         "in_channels": in_channels,
         "width": config.width,
         "weights": config.weights,
-        "neuron": neuron,
+        "neuron": build_neuron(config),
     }
+    model = own.part("model", config)
+    if isinstance(model, nn.Module):
+        return model  # pyright: ignore[reportReturnType], check_network refuses what is not Stateful
+    if model is not None:
+        fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        return filled(model, {**fields, **shared, "config": config}, "model")
     if config.model == "vgg":
         return vgg(config.plan, **shared)
     if config.model == "residual":
@@ -41,23 +67,37 @@ def build_network(config: Config, num_classes: int, in_channels: int) -> ImageNe
     return resnet18(stem=224 if config.image_size >= 128 else 32, **shared)
 
 
-def network_for(config: Config, spec: DataSpec) -> ImageNetwork:
+def network_for(config: Config, spec: DataSpec, own: Own = NOTHING) -> Stateful:
     """The network of a config for such data."""
-    return build_network(config, len(spec.classes), spec.shape[-3])
+    return build_network(config, len(spec.classes), spec.shape[-3], own)
 
 
 def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:
-    """Training and test set of a config, from a folder or where `bsnn.data` keeps downloads.
+    """What a config trains on and what it measures each epoch on.
 
-    With `validation_samples`, accuracy is measured on a part of the training set that is not trained on.
+    These are the training and the test set or, with `validation_samples`, two parts of the training set. They come from
+    a folder, or from where `bsnn.data` keeps downloads.
     """
-    settings = {"size": config.image_size, "time_steps": config.time_steps}
-    train = named(config.dataset, "train", root, **settings)
+    train = _part(config, "train", root)
     if config.validation_samples:
-        train, test = without_some_samples(train, config.validation_samples)
+        train, held_out = without_some_samples(train, config.validation_samples)
     else:
-        test = named(config.dataset, "test", root, **settings)
-    return some_samples(train, config.train_samples or len(train)), test
+        held_out = load_test_set(config, root)
+    if config.train_samples > len(train):
+        raise UserError(
+            f"train_samples: received {config.train_samples}; expected at most the {len(train)} there are to train "
+            "on, or 0 for all of them."
+        )
+    return some_samples(train, config.train_samples or len(train)), held_out
+
+
+def load_test_set(config: Config, root: str | None) -> Dataset:
+    """The test set of a config."""
+    return _part(config, "test", root)
+
+
+def _part(config: Config, split: str, root: str | None) -> Dataset:
+    return named(config.dataset, split, root, size=config.image_size, time_steps=config.time_steps)
 
 
 def build_augmentation(config: Config) -> Augmentation:
@@ -73,16 +113,20 @@ def build_augmentation(config: Config) -> Augmentation:
     )
 
 
-def build_optimizers(config: Config, net: nn.Module) -> tuple[FlipOptimizer | None, Optimizer]:
-    """The flip optimizer, if there are binary weights, and an ordinary one for all other parameters."""
+def build_optimizers(config: Config, net: nn.Module, own: Own = NOTHING) -> list[Optimizer]:
+    """The flip optimizer, if there are binary weights, and one for all other parameters; or your own."""
+    rule = own.part("optimizer", config)
+    if rule is not None and not inspect.isclass(rule):
+        return check_optimizers(rule(net), net)
     flip, parameters = None, list(net.parameters())
     if config.weights == "binary":
         binary, parameters = split_parameters(net)
         settings = dataclasses.asdict(config)
-        if config.gradient == "bptt":
+        if keeps_graph(net):
             settings["time_steps"] = 1  # a sequence has one gradient
-        flip = rules.build(rules.find(config.optimizer), binary, settings)
-    return flip, _real_optimizer(config, parameters)
+        flip = rules.build(rules.checked(rule) if rule else rules.find(config.optimizer), binary, settings)
+    real = _real_optimizer(config, parameters)
+    return [real] if flip is None else [flip, real]
 
 
 def _real_optimizer(config: Config, parameters: list[nn.Parameter]) -> Optimizer:
@@ -101,13 +145,12 @@ def _real_optimizer(config: Config, parameters: list[nn.Parameter]) -> Optimizer
     return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.sgd_momentum, nesterov=config.nesterov)
 
 
-def build_schedules(config: Config, flip: FlipOptimizer | None, real: Optimizer, num_batches: int) -> list[Schedule]:
+def build_schedules(config: Config, optimizers: Sequence[Optimizer], num_batches: int) -> list[Schedule]:
     """How the settings of the optimizers change, counted in batches.
 
     Args:
         config: The config.
-        flip: The flip optimizer.
-        real: The optimizer of the real-valued parameters.
+        optimizers: Flip optimizers and ordinary ones.
         num_batches: Batches per epoch.
     """
     total = config.epochs * num_batches
@@ -117,11 +160,23 @@ def build_schedules(config: Config, flip: FlipOptimizer | None, real: Optimizer,
         "cosine": cosine(total),
         "inverse_sqrt": inverse_sqrt(),
     }
-    rate = factors[config.learning_rate_schedule]
+    rate, gamma, beta = (
+        factors[name] for name in (config.learning_rate_schedule, config.gamma_schedule, config.beta_schedule)
+    )
     if config.warmup:
         rate = warmup(math.ceil(config.warmup * total), rate)
-    schedules = [Schedule(real, lr=rate)]
-    if flip is not None:
-        gamma, beta = factors[config.gamma_schedule], factors[config.beta_schedule]
-        schedules.append(Schedule(flip, gamma=gamma, one_minus_beta1=beta))
-    return schedules
+    return [
+        Schedule(optimizer, gamma=gamma, one_minus_beta1=beta)
+        if isinstance(optimizer, FlipOptimizer)
+        else Schedule(optimizer, lr=rate)
+        for optimizer in optimizers
+    ]
+
+
+def build_loss(config: Config, own: Own = NOTHING) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of one time step from its logits and the labels; over a sequence, losses add up to their mean."""
+    loss, steps = own.part("loss", config), config.time_steps
+    if loss is None:
+        settings = {"mse_share": config.mse_share, "label_smoothing": config.label_smoothing}
+        return functools.partial(step_loss, time_steps=steps, **settings)
+    return lambda logits, labels: loss(logits, labels) / steps

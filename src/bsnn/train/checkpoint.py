@@ -24,7 +24,7 @@ from bsnn.errors import UserError
 
 _MAGIC = b"BSNNCKPT"
 _TENSOR = "tensor:"
-_NAME = re.compile(r"update-(\d{9})\.ckpt")
+_NAME = re.compile(r"batch-(\d{9})\.ckpt")
 
 
 class DamagedCheckpoint(UserError):
@@ -108,7 +108,7 @@ class Checkpoints:
 
     @property
     def best(self) -> Path:
-        """Where the checkpoint with the highest test accuracy is."""
+        """Where the checkpoint of the best epoch is, if there is something to choose it by."""
         return self.folder / "best.ckpt"
 
     def _numbered(self) -> list[tuple[int, Path]]:
@@ -117,19 +117,19 @@ class Checkpoints:
         found = ((_NAME.fullmatch(path.name), path) for path in self.folder.iterdir())
         return sorted((int(match[1]), path) for match, path in found if match)
 
-    def save(self, update: int, tree: Any, *, best: bool = False) -> None:
-        """Writes the state after `update` updates and removes what is not needed any more."""
+    def save(self, batches: int, tree: Any, *, best: bool = False) -> None:
+        """Writes the state after so many batches and removes what is not needed any more."""
         content = encode(tree)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         # The best one first: a run that is killed in between writes both again.
         if best:
             write_file(self.best, content)
-        write_file(self.folder / f"update-{update:09d}.ckpt", content)
+        write_file(self.folder / f"batch-{batches:09d}.ckpt", content)
         # Newer ones were damaged and passed over; partial ones are what a killed process left.
         numbered = self._numbered()
-        newer = [path for number, path in numbered if number > update]
-        older = [path for number, path in numbered if number <= update]
+        newer = [path for number, path in numbered if number > batches]
+        older = [path for number, path in numbered if number <= batches]
         with writing(self.folder):
             for path in [*newer, *older[: -self.keep], *self.folder.glob(f"*{PARTIAL}")]:
                 path.unlink()

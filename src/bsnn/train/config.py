@@ -36,6 +36,7 @@ def _only(words: str, holds: Callable[["Config"], bool]) -> Unused:
 
 
 _ONLY_BINARY = _only("--weights binary", lambda config: config.weights == "binary")
+_ONLY_MIXED = _only("--loss mixed", lambda config: config.loss == "mixed")
 
 
 def _unused_by_rule(config: "Config", name: str) -> str:
@@ -80,26 +81,33 @@ class Config:
     )
     train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
     validation_samples: int = _setting(
-        0, "hold out so many training samples, spread evenly, and measure on them; the test set is not read"
+        0, "hold out so many training samples, spread evenly, and measure each epoch on them, not on the test set"
     )
 
-    model: Literal["vgg11", "resnet18", "vgg", "residual"] = _setting("vgg11", "network", heading="network")
+    model: str = _setting(
+        "vgg11", "network: vgg11, resnet18, vgg, residual, or module:function for your own", heading="network"
+    )
     plan: tuple[int | str, ...] = _setting(
         (),
         "channels of `vgg`, with pool between, as 32,64,pool,128; of `residual`, with down before blocks that halve "
         "height and width, as 64,down,128,128",
         unused=_only(
             f"--model {' or '.join(PLAN_WORDS)}, whose channels it gives",
-            lambda config: config.model in PLAN_WORDS or ":" in config.model,  # your own function may ask for it
+            lambda config: config.model in PLAN_WORDS or is_own(config.model),  # your own function may ask for it
         ),
     )
     width: float = _setting(1.0, "factor on every number of channels")
-    leak: float = _setting(0.5, "λ of the neurons")
+    neuron: str = _setting("lif", "neuron: lif, if, plif, hard-lif, alif, or module:Class for your own")
+    leak: float = _setting(
+        0.5, "λ of the neurons", unused=_only("a --neuron that leaks", lambda config: config.neuron != "if")
+    )
     threshold: float = _setting(1.0, "V_th of the neurons")
     surrogate: str = _setting("sigmoid", "surrogate derivative, such as sigmoid or triangle, or module:Class")
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
-    gradient: Literal["ottt", "ndot", "sltt", "bptt"] = _setting("ottt", "gradient rule", heading="gradients and flips")
+    gradient: str = _setting(
+        "ottt", "gradient rule: ottt, ndot, sltt, bptt, or module:Class for your own", heading="gradients and flips"
+    )
     updates: Literal["real-time", "accumulated"] = _setting(
         "real-time",
         "one update per time step or per sequence",
@@ -155,8 +163,15 @@ class Config:
     )
     weight_decay: float = _setting(0.0, "decay of real-valued weights; BatchNorm and biases have none")
 
-    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss", heading="loss and length")
-    label_smoothing: float = _setting(0.0, "share of a label that is spread over all classes, such as 0.1")
+    loss: str = _setting(
+        "mixed",
+        "loss of a time step: mixed, or module:function of (logits, labels) for your own",
+        heading="loss and length",
+    )
+    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss `mixed`", unused=_ONLY_MIXED)
+    label_smoothing: float = _setting(
+        0.0, "share of a label that is spread over all classes, such as 0.1", unused=_ONLY_MIXED
+    )
     clip_norm: float = _setting(
         0.0, "scale the gradients of a time step down to this norm, taken over all parameters; 0 for none"
     )
@@ -195,6 +210,16 @@ class Config:
     )
     seed: int = _setting(0, "seed of weights, order and augmentation")
 
+    evaluation_interval: int = _setting(
+        1, "measure every so many epochs, and after the last", heading="what is measured and selected"
+    )
+    select: Literal["last", "validation", "test"] = _setting(
+        "last",
+        "the epoch whose network is the result: the last, or the best by validation or, at your risk, test accuracy",
+    )
+    early_stopping: int = _setting(0, "stop after so many epochs without a better validation accuracy; 0 never does")
+    final_test: bool = _setting(True, "with validation_samples: measure the result on the test set, once, at the end")
+
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
@@ -207,11 +232,12 @@ class Config:
             self._check_plan(PLAN_WORDS[self.model])
         if self.nesterov and self.real_optimizer == "sgd" and not self.sgd_momentum:
             raise UserError("nesterov: received yes without a momentum; expected sgd_momentum above 0, such as 0.9.")
-        if self.optimizer not in rules.names() and ":" not in self.optimizer:
-            raise UserError(
-                f"optimizer: received {self.optimizer!r}; expected one of {', '.join(rules.names())}, or module:Class "
-                "for a rule of your own."
-            )
+        for name, known in _NAMED.items():
+            if (value := getattr(self, name)) not in known and not is_own(value):
+                raise UserError(
+                    f"{name}: received {value!r}; expected one of {', '.join(known)}, or module:Name for your own."
+                )
+        self._check_selection()
         for setting in dataclasses.fields(self):
             value, choices = getattr(self, setting.name), choices_of(setting)
             if choices and value not in choices:
@@ -230,10 +256,39 @@ class Config:
                 "first is real-valued."
             )
 
+    def _check_selection(self) -> None:
+        """Refuses what needs held-out samples if there are none, and what would make the test set one."""
+        needing = {
+            "select": self.select == "validation",
+            "early_stopping": self.early_stopping > 0,
+            "final_test": not self.final_test,
+        }
+        for name in (name for name, needed in needing.items() if needed and not self.validation_samples):
+            raise UserError(
+                f"{name}: received {written(getattr(self, name))} without held-out samples; set validation_samples, "
+                "the number of training samples to hold out."
+            )
+        if self.select == "test" and self.validation_samples:
+            raise UserError(
+                "select: received test with validation_samples, which keep the test set for the end; expected "
+                "validation, or no validation_samples."
+            )
+
+
+_NAMED: dict[str, tuple[str, ...]] = {
+    "model": ("vgg11", "resnet18", "vgg", "residual"),
+    "neuron": ("lif", "if", "plif", "hard-lif", "alif"),
+    "gradient": ("ottt", "ndot", "sltt", "bptt"),
+    "optimizer": rules.names(),
+    "loss": ("mixed",),
+}
+"""Fields that name a part of the library, or one of the user's own."""
 
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
     **dict.fromkeys(("image_size", "train_samples", "validation_samples", "crop_padding", "cutout"), (0, math.inf)),
+    "evaluation_interval": (1, math.inf),
+    "early_stopping": (0, math.inf),
     **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
     **dict.fromkeys(("weight_decay", "clip_norm", "mixup"), (0, math.inf)),
     **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
@@ -241,6 +296,16 @@ _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
     "seed": (0, 2**63 - 1),
 }
+
+
+def is_own(name: str) -> bool:
+    """Whether a field names something of the user's own: `module:Name`, or `<Name>` for an object without such a name.
+
+    Example:
+        >>> is_own("my_networks:build"), is_own("<Sequential>"), is_own("vgg11")
+        (True, True, False)
+    """
+    return ":" in name or name.startswith("<")
 
 
 def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:

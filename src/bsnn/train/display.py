@@ -1,6 +1,7 @@
 """What a person sees of a training run: a progress bar on a terminal, lines on standard error, TensorBoard."""
 
 import contextlib
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -9,75 +10,82 @@ from typing import Any
 from tqdm import tqdm
 
 from bsnn.atomic import writing
-from bsnn.train.distributed import World
-from bsnn.train.metrics import EpochMetrics
+from bsnn.train.metrics import EpochMetrics, accuracy_on
 from bsnn.train.trainer import Trainer, peak_bytes_of_process
 
 
-class Display:
-    """What a person sees of a run: a progress bar on a terminal, lines, TensorBoard; of the first process only."""
+def report(text: str) -> None:
+    """Says something on standard error, above the progress bar; under torchrun, of the first process only."""
+    if os.environ.get("RANK", "0") == "0":
+        tqdm.write(f"bsnn: {text}", file=sys.stderr)
 
-    def __init__(self, world: World) -> None:
-        self.world = world
 
-    @contextlib.contextmanager
-    def shown(self, trainer: Trainer, folder: Path) -> Any:
-        """Shows bar and TensorBoard while it lasts."""
+class Progress:
+    """A callback that shows a progress bar on a terminal, and a line per epoch."""
+
+    def on_start(self, trainer: Trainer) -> None:
+        """Shows the bar."""
         total = trainer.config.epochs * len(trainer.train_loader)
         # `disable=None` is tqdm's word for: only on a terminal.
-        disable = None if self.world.is_first else True
-        self.folder = folder
-        self.writer = _tensorboard(folder, trainer.epoch) if self.world.is_first else None
-        with tqdm(total=total, initial=trainer.update, unit="batch", disable=disable) as self.bar:
-            try:
-                yield
-            finally:
-                if self.writer is not None:
-                    with contextlib.suppress(OSError):
-                        self.writer.close()
+        self.bar = tqdm(total=total, initial=trainer.batches, unit="batch", disable=None)
 
-    def report(self, text: str) -> None:
-        """Says something on standard error, above the bar."""
-        if self.world.is_first:
-            tqdm.write(f"bsnn: {text}", file=sys.stderr)
-
-    def after_batch(self, trainer: Trainer) -> None:
+    def on_update(self, trainer: Trainer) -> None:
         """Moves the bar."""
         self.bar.update()
         if self.bar.disable:
             return
-        accuracy, memory = trainer.tally.correct / trainer.tally.seen, peak_bytes_of_process(self.world.device) / 1e9
+        accuracy, memory = trainer.tally.correct / trainer.tally.seen, peak_bytes_of_process(trainer.world.device) / 1e9
         flips = f", {trainer.flip.flip_ratio:.2%} flips" if trainer.flip else ""
         text = f"epoch {trainer.epoch + 1}, accuracy {accuracy:.3f}{flips}, {memory:.2f} GB"
         self.bar.set_description(text, refresh=False)
 
-    def after_epoch(self, line: EpochMetrics, epochs: int) -> None:
+    def on_epoch(self, trainer: Trainer, metrics: EpochMetrics) -> None:
         """Says how an epoch went, and what a person should know about it."""
-        if self.writer is not None:
-            with writing(self.folder):
-                _log(self.writer, line)
-        flips = f", flips {line['flip_ratio']:.3%}" if "flip_ratio" in line else ""
-        self.report(
-            f"epoch {line['epoch']}/{epochs}: test accuracy {line['test_accuracy']:.4f}, train accuracy "
-            f"{line['train_accuracy']:.4f}, loss {line['train_loss']:.4f}{flips}, {line['seconds']:.0f} s"
+        accuracy = accuracy_on(trainer.split, metrics)
+        measured = "" if accuracy is None else f"{trainer.split} accuracy {accuracy:.4f}, "
+        flips = f", flips {metrics['flip_ratio']:.3%}" if "flip_ratio" in metrics else ""
+        report(
+            f"epoch {metrics['epoch']}/{trainer.config.epochs}: {measured}train accuracy "
+            f"{metrics['train_accuracy']:.4f}, loss {metrics['train_loss']:.4f}{flips}, {metrics['seconds']:.0f} s"
         )
-        for warning in line["warnings"]:
-            self.report(f"warning: {warning}")
+        for warning in metrics["warnings"]:
+            report(f"warning: {warning}")
+
+    def on_end(self, trainer: Trainer) -> None:
+        """Takes the bar away."""
+        self.bar.close()
 
 
-def _tensorboard(folder: Path, epoch: int) -> Any:
-    with warnings.catch_warnings(), writing(folder):
-        warnings.simplefilter("ignore")  # TensorBoard's own imports warn
-        from torch.utils.tensorboard import SummaryWriter
+class TensorBoard:
+    """A callback that writes every number of an epoch for TensorBoard.
 
-        return SummaryWriter(str(folder), purge_step=epoch + 1)
+    Args:
+        folder: Where to.
+    """
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-def _log(writer: Any, line: EpochMetrics) -> None:
-    for name, value in line.items():
-        if isinstance(value, dict):
-            for layer, number in value.items():
-                writer.add_scalar(f"{name}/{layer}", number, line["epoch"])
-        elif isinstance(value, int | float) and name != "epoch":
-            writer.add_scalar(name, value, line["epoch"])
-    writer.flush()
+    def on_start(self, trainer: Trainer) -> None:
+        """Opens the files; what a run wrote before it was stopped and will write again is hidden."""
+        with warnings.catch_warnings(), writing(self.folder):
+            warnings.simplefilter("ignore")  # TensorBoard's own imports warn
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer: Any = SummaryWriter(str(self.folder), purge_step=trainer.epoch + 1)
+
+    def on_epoch(self, trainer: Trainer, metrics: EpochMetrics) -> None:
+        """Writes the numbers."""
+        with writing(self.folder):
+            for name, value in metrics.items():
+                if isinstance(value, dict):
+                    for layer, number in value.items():
+                        self.writer.add_scalar(f"{name}/{layer}", number, metrics["epoch"])
+                elif isinstance(value, int | float) and name != "epoch":
+                    self.writer.add_scalar(name, value, metrics["epoch"])
+            self.writer.flush()
+
+    def on_end(self, trainer: Trainer) -> None:
+        """Closes the files."""
+        with contextlib.suppress(OSError):
+            self.writer.close()

@@ -1,56 +1,112 @@
-"""What can be had from a run: its network without its data, or all of it with its data."""
+"""What can be had from a run: its network without its data, its accuracy, or all of it with its data."""
 
 import contextlib
+import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from bsnn.data.loader import Loader
 from bsnn.data.spec import DataSpec
 from bsnn.errors import UserError
-from bsnn.nn.network import ImageNetwork
-from bsnn.train.build import load_data, network_for
+from bsnn.extras import MissingModule
+from bsnn.nn.neuron import Stateful
+from bsnn.train.build import load_data, load_test_set, network_for
 from bsnn.train.checkpoint import Checkpoints, load
-from bsnn.train.config import Config
-from bsnn.train.display import Display
+from bsnn.train.config import Config, data_of_run, is_own
+from bsnn.train.display import report
 from bsnn.train.distributed import World, first_on_machine, joined_world, summed
+from bsnn.train.measure import Measurement, measure
 from bsnn.train.metrics import EpochMetrics
+from bsnn.train.origin import changed_modules, explained, modules_of
+from bsnn.train.own import NOTHING, Model, Own
 from bsnn.train.run import RunDirectory, saved_config
 from bsnn.train.trainer import Trainer
+
+CheckpointName = Literal["best", "last"]
 
 
 class TrainedNetwork(NamedTuple):
     """A network as the end of an epoch left it, and what it was trained for."""
 
-    net: ImageNetwork
+    net: Stateful
     config: Config
     spec: DataSpec
     metrics: EpochMetrics
-    """Of its last epoch."""
+    """Of that epoch."""
 
 
-def load_network(path: Path) -> TrainedNetwork:
-    """The network of a run, from its newest checkpoint that ends an epoch. The data is not needed.
+def load_network(
+    path: str | os.PathLike[str],
+    *,
+    checkpoint: CheckpointName | None = None,
+    model: Model | None = None,
+    for_training: bool = True,
+) -> TrainedNetwork:
+    """The network of a run, from a checkpoint that ends an epoch. The data is not needed.
 
     Within an epoch BatchNorm's statistics are those of no network in particular, so such a checkpoint is passed over.
 
     Args:
         path: The run directory.
+        checkpoint: That of the best epoch or the last; by default the one that the run was told to select.
+        model: The network, or the function that builds it, of a run that was given one as an object.
+        for_training: False leaves out a surrogate and a gradient rule of your own, so that their modules are not
+            needed: outputs are the same without them, gradients are not.
 
     Example:
         >>> config = bsnn.train.Config(dataset="digits", model="vgg", plan=(4, 4), epochs=1, train_samples=64)
         >>> done = bsnn.train.train(config, getfixture("tmp_path") / "run")
-        >>> load_network(Path(done["run"])).spec.name
+        >>> load_network(done["run"]).spec.name
         'digits'
     """
-    state, notes = _existing(path).checkpoints.load_newest(lambda state: state["place"][1] == 0)
-    for note in notes:
-        Display(World()).report(f"warning: {note}")
-    if state is None:
-        raise UserError(f"{path} has no checkpoint of a finished epoch; train on with --resume until one has ended.")
-    config, spec = saved_config(state), DataSpec.from_json(state["data"])
-    net = network_for(config, spec)
-    net.load_state_dict(state["net"])
+    state = _finished_epoch(_existing(Path(path)), checkpoint)
+    config, spec, own = saved_config(state), DataSpec.from_json(state["data"]), Own(model)
+    built = config
+    if not for_training:
+        unneeded = {"surrogate": "sigmoid", "gradient": "sltt"}
+        built = dataclasses.replace(config, **{k: v for k, v in unneeded.items() if is_own(getattr(config, k))})
+    with _explaining(state):
+        net = network_for(own.recorded_in(built), spec, own)
+    for note in changed_modules(state["origins"][-1], modules_of(built)):
+        report(f"warning: {note}")
+    try:
+        net.load_state_dict(state["net"])
+    except (RuntimeError, UserError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"{path}: the run holds another network than {config.model} builds now ({reason}).") from error
     return TrainedNetwork(net, config, spec, state["history"][-1])
+
+
+@contextlib.contextmanager
+def _explaining(state: dict[str, Any]) -> Iterator[None]:
+    """Says where a module that is missing now was found in training."""
+    try:
+        yield
+    except MissingModule as error:
+        raise explained(error, state["origins"][-1]) from error
+
+
+def _finished_epoch(run: RunDirectory, checkpoint: CheckpointName | None) -> dict[str, Any]:
+    """The state at the end of the best or the last epoch."""
+    state, notes = run.checkpoints.load_newest(lambda state: state["place"][1] == 0)
+    for note in notes:
+        report(f"warning: {note}")
+    if state is None:
+        raise UserError(
+            f"{run.path} has no checkpoint of a finished epoch; expected the folder of a run. If it is one, train on "
+            "with --resume until an epoch has ended."
+        )
+    config = saved_config(state)
+    if (checkpoint or ("last" if config.select == "last" else "best")) == "last":
+        return state
+    if not run.checkpoints.best.exists():
+        raise UserError(
+            f"{run.path} has no best checkpoint, because nothing was held out to choose it by; expected a run with "
+            "--validation-samples (or --select test). Take the last: --checkpoint last."
+        )
+    return load(run.checkpoints.best)
 
 
 def _existing(path: Path) -> RunDirectory:
@@ -60,18 +116,23 @@ def _existing(path: Path) -> RunDirectory:
 
 
 def build_trainer(
-    config: Config, data: str | None, world: World, workers: int, state: dict[str, Any] | None
-) -> Trainer:
-    """The trainer of a config with its data, at its start or where `state` was saved."""
+    config: Config,
+    data: str | None,
+    world: World,
+    workers: int,
+    state: dict[str, Any] | None,
+    own: Own = NOTHING,
+) -> tuple[Trainer, list[str]]:
+    """The trainer of a config with its data, at its start or where `state` was saved, and warnings."""
     with first_on_machine(world):
         sets = load_data(config, data)
     source = _source_state(Path(config.init_from)) if config.init_from and state is None else None
-    trainer = Trainer(config, *sets, world, workers, source)
-    if state is not None:
-        trainer.load_state(state)
-    if summed([trainer.update], world) != [trainer.update * world.size]:
+    with _explaining(state) if state is not None else contextlib.nullcontext():
+        trainer = Trainer(config, *sets, world, workers, source, own)
+    notes = [] if state is None else trainer.load_state(state)
+    if summed([trainer.batches], world) != [trainer.batches * world.size]:
         raise UserError("the processes found different checkpoints; expected an --out that all machines share.")
-    return trainer
+    return trainer, notes
 
 
 def _source_state(path: Path) -> dict[str, Any]:
@@ -86,32 +147,74 @@ def _source_state(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def loaded_run(path: Path, data: str | None = None) -> Iterator[Trainer]:
-    """A run as its last checkpoint left it, ready to be measured on its data.
+    """A run as the last epoch that it has finished left it: its network, optimizers and data.
 
     Args:
         path: The run directory.
         data: Folder of the data; None takes the one that the run was trained from.
 
     Raises:
-        UserError: If the run has no checkpoint, or its data is not there.
+        UserError: If the run has no such checkpoint, or its data is not there.
     """
-    run = _existing(path)
     with joined_world() as world:
-        state, notes = run.checkpoints.load_newest()
-        if state is None:
-            raise UserError(f"{path} has no checkpoint; expected the folder of a run that has finished an epoch.")
-        for note in notes:
-            Display(world).report(f"warning: {note}")
-        trainer = build_trainer(saved_config(state), data or run.data(), world, 0, state)
-        # At the end of an epoch the statistics were just estimated, and the recorded accuracy is of these.
-        if trainer.batch:
-            trainer.estimate_statistics()
-        yield trainer
+        state = _finished_epoch(_existing(path), "last")
+        yield build_trainer(saved_config(state), data or data_of_run(path), world, 0, state)[0]
 
 
-def evaluate_run(path: Path, data: str | None = None) -> dict[str, Any]:
-    """Accuracy of a run's last checkpoint on its test set; arguments and errors are those of `loaded_run`."""
-    with loaded_run(path, data) as trainer:
-        found = trainer.evaluate()
-        del found["confusion"]
-        return {"epoch": trainer.epoch, **found}
+def measure_run(
+    path: Path,
+    data: str | None = None,
+    *,
+    held_out: bool = False,
+    checkpoint: CheckpointName | None = None,
+    model: Model | None = None,
+) -> tuple[TrainedNetwork, Measurement]:
+    """A run's network, and what it makes of the test set.
+
+    Args:
+        path: The run directory.
+        data: Folder of the data; None takes the one that the run was trained from.
+        held_out: Measure on the samples that each epoch was measured on, which may be held-out training samples.
+        checkpoint: As for `load_network`.
+        model: As for `load_network`.
+    """
+    trained = load_network(path, checkpoint=checkpoint, model=model, for_training=False)
+    config, data = trained.config, data or data_of_run(path)
+    with joined_world() as world:
+        with first_on_machine(world):
+            samples = load_data(config, data)[1] if held_out else load_test_set(config, data)
+        if (tuple(samples.classes), samples.shape[-3:]) != (trained.spec.classes, trained.spec.shape[-3:]):
+            raise UserError(
+                f"data: received {len(samples.classes)} classes of shape {samples.shape[-3:]}; expected the "
+                f"{len(trained.spec.classes)} of shape {trained.spec.shape[-3:]} that the run was trained on."
+            )
+        share = {"rank": world.rank, "world_size": world.size, "device": world.device}
+        loader = Loader(samples, max(config.batch_size // world.size, 1), **share)
+        frames = None if samples.kind == "event" else config.time_steps
+        return trained, measure(trained.net.to(world.device), loader, frames, world)
+
+
+def evaluate_run(
+    path: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    checkpoint: CheckpointName | None = None,
+    model: Model | None = None,
+) -> dict[str, Any]:
+    """Accuracy of a run on its test set.
+
+    Args:
+        path: The run directory.
+        data: Folder of the data; None takes the one that the run was trained from.
+        checkpoint: That of the best epoch or the last; by default the one that the run was told to select.
+        model: The network, or the function that builds it, of a run that was given one as an object.
+    """
+    folder = None if data is None else os.fspath(data)
+    trained, found = measure_run(Path(path), folder, checkpoint=checkpoint, model=model)
+    return {
+        "epoch": trained.metrics["epoch"],
+        "test_accuracy": found.accuracy,
+        "test_loss": found.loss,
+        "samples": found.samples,
+        "firing_rates": found.firing_rates,
+    }

@@ -1,34 +1,45 @@
 """The loop over epochs: a config to its end, with checkpoints to resume from bit for bit."""
 
 import contextlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bsnn.data.loader import Loader
 from bsnn.errors import UserError
-from bsnn.online.ledger import predict_memory
-from bsnn.train.config import Config, written
-from bsnn.train.display import Display
+from bsnn.train.build import load_test_set
+from bsnn.train.callbacks import Callbacks
+from bsnn.train.checkpoint import load
+from bsnn.train.config import Config, data_of_run, written
+from bsnn.train.display import Progress, TensorBoard, report
 from bsnn.train.distributed import joined_world, summed
+from bsnn.train.fit import check_image_size, check_memory
 from bsnn.train.load import build_trainer
-from bsnn.train.metrics import EpochMetrics
+from bsnn.train.metrics import EpochMetrics, accuracy_on
+from bsnn.train.own import Loss, Model, Optimizers, Own
 from bsnn.train.run import RunDirectory, saved_config
-from bsnn.train.trainer import Trainer
+from bsnn.train.selection import best_epoch, is_finished, is_trained, selected_epoch, why_stopped
+from bsnn.train.trainer import Trainer, measured_as
 
 
 def train(
     config: Config,
-    out: Path,
+    out: str | os.PathLike[str],
     *,
-    data: str | None = None,
+    data: str | os.PathLike[str] | None = None,
     resume: bool = False,
     workers: int = 0,
     checkpoint_minutes: float = 10.0,
     device: str = "auto",
+    model: Model | None = None,
+    optimizer: Optimizers | None = None,
+    loss: Loss | None = None,
+    callbacks: Iterable[Any] = (),
 ) -> dict[str, Any]:
     """Trains to the end of a config and returns the result.
 
@@ -40,61 +51,56 @@ def train(
         workers: Processes that read files.
         checkpoint_minutes: Also write a checkpoint within an epoch after so many minutes.
         device: What computes: `cpu`, `cuda`, `cuda:N`, or `auto`, which is CUDA if it is there.
+        model: Your own network instead of `config.model`: a module, or a function that builds one from those of
+            `num_classes`, `in_channels`, `neuron`, `config` and the fields of the config that it names.
+        optimizer: Your own flip rule instead of `config.optimizer`: a subclass of `FlipOptimizer`; or a function from
+            the network to the list of all its optimizers. The config's schedules act on them.
+        loss: Your own loss instead of `config.loss`: from the logits of one time step and the labels to the mean over
+            the batch. It is divided by the number of time steps, so that the losses of a sequence add up to their mean.
+        callbacks: Objects with some of the methods `on_start(trainer)`, `on_update(trainer)` (after the updates of each
+            batch), `on_epoch(trainer, metrics)` and `on_end(trainer)`.
+
+    Returns:
+        What a person wants to know first: `run`, `epochs`, `test_accuracy` and more, of the selected epoch.
 
     Raises:
         UserError: If the run cannot start or go on; what was saved before is intact.
+
+    Example:
+        >>> class Printer:
+        ...     def on_epoch(self, trainer, metrics):
+        ...         print(metrics["epoch"], trainer.batches)
+        >>> config = bsnn.train.Config(dataset="digits", model="vgg", plan=(4, 4), epochs=1, train_samples=64)
+        >>> done = train(config, getfixture("tmp_path") / "run", callbacks=[Printer()])
+        1 1
     """
-    run = RunDirectory(out)
+    own, run = Own(model, optimizer, loss), RunDirectory(Path(out))
+    config, data = own.recorded_in(config), None if data is None else os.fspath(data)
     with joined_world(device) as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting():
+        shown = [Progress(), TensorBoard(run.path / "tensorboard")]
+        told = Callbacks([*shown, *callbacks], world.is_first)
         state, notes = None, []
         if resume or world.restarted:
             state, notes = run.checkpoints.load_newest()
         elif run.checkpoints.newest_first():
             raise UserError(f"{out} holds a run already; go on with --resume, or choose another --out.")
-        display = Display(world)
-        for note in notes:
-            display.report(f"warning: {note}")
         if state is not None:
-            _check_same(out, config, saved_config(state))
-            if state["place"][0] >= config.epochs:
+            _check_same(run.path, config, saved_config(state))
+            data = data or data_of_run(run.path)
+            if is_finished(config, state["history"]):
                 if world.is_first:
-                    run.restore(config, data or run.data(), state["history"])
-                return _result(run, state["history"], finished_before=True)
-            data = data or run.data()
-        trainer = build_trainer(config, data, world, workers, state)
+                    run.restore(state, data)
+                return _result(run, config, state["history"], finished_before=True)
+        check_image_size(config, world)
+        trainer, more = build_trainer(config, data, world, workers, state, own)
+        notes += more + check_memory(trainer)
         if world.is_first:
-            run.start(config, data)
+            run.start(config, data, trainer.origins)
             run.write_history(trainer.history)
-        for note in memory_notes(trainer):
-            display.report(f"warning: {note}")
-        with display.shown(trainer, run.path / "tensorboard"):
-            _run_epochs(trainer, run, display, checkpoint_minutes)
-        return _result(run, trainer.history, finished_before=False)
-
-
-def memory_notes(trainer: Trainer) -> list[str]:
-    """A warning if an online run will not fit into the memory that is free, before it starts."""
-    if trainer.config.gradient == "bptt" or trainer.flip is None or trainer.world.device.type != "cpu":
-        return []
-    batch = trainer.config.batch_size // trainer.world.size
-    sample = torch.zeros(1, *trainer.spec.shape[-3:])
-    needed = predict_memory(trainer.net, sample, batch, momentum_bits=trainer.config.momentum_bits)["total"]
-    free = free_bytes()
-    if free is None or needed < free:
-        return []
-    return [
-        f"training needs about {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; lower --batch-size or --width, "
-        "or set --momentum-bits 8"
-    ]
-
-
-def free_bytes() -> int | None:
-    """Memory that new processes can have, if the system tells."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        return None
+        for note in notes:
+            report(f"warning: {note}")
+        _Epochs(trainer, run, told, checkpoint_minutes, data).run()
+        return _result(run, config, trainer.history, finished_before=False)
 
 
 def _check_same(out: Path, config: Config, saved: Config) -> None:
@@ -121,41 +127,91 @@ def _fitting() -> Iterator[None]:
         ) from error
 
 
-def _run_epochs(trainer: Trainer, run: RunDirectory, display: Display, checkpoint_minutes: float) -> None:
-    world, saved_at = trainer.world, time.monotonic()
+class _Epochs:
+    """The epochs of a run that are still to come, and the test at its end."""
 
-    def save(best: bool = False) -> None:
-        nonlocal saved_at
-        state = trainer.state()
-        if world.is_first:
-            run.checkpoints.save(trainer.update, state, best=best)
-        saved_at = time.monotonic()
+    def __init__(
+        self, trainer: Trainer, run: RunDirectory, callbacks: Callbacks, checkpoint_minutes: float, data: str | None
+    ) -> None:
+        self.trainer, self.directory, self.callbacks, self.data = trainer, run, callbacks, data
+        self.config, self.world = trainer.config, trainer.world
+        self.save_seconds, self.saved_at = 60 * checkpoint_minutes, time.monotonic()
 
-    def after_batch() -> None:
-        display.after_batch(trainer)
+    def run(self) -> None:
+        trainer = self.trainer
+        try:
+            self.callbacks.on_start(trainer)
+            while not is_trained(self.config, trainer.history):
+                trainer.train_epoch(self.after_batch)
+                self.end_epoch(trainer.finish_epoch())
+            if not is_finished(self.config, trainer.history):
+                self.test()
+        finally:
+            self.callbacks.on_end(trainer)
+
+    def save(self, best: bool = False) -> None:
+        state = self.trainer.state()
+        if self.world.is_first:
+            self.directory.checkpoints.save(self.trainer.batches, state, best=best)
+        self.saved_at = time.monotonic()
+
+    def after_batch(self) -> None:
+        self.callbacks.on_update(self.trainer)
         # All processes must save together, so the clock of the first one decides.
-        due = world.is_first and time.monotonic() - saved_at > 60 * checkpoint_minutes
-        if summed([due], world)[0] and trainer.batch < len(trainer.train_loader):
-            save()
+        due = self.world.is_first and time.monotonic() - self.saved_at > self.save_seconds
+        if summed([due], self.world)[0] and self.trainer.batch < len(self.trainer.train_loader):
+            self.save()
 
-    while trainer.epoch < trainer.config.epochs:
-        best = max((line["test_accuracy"] for line in trainer.history), default=-1.0)
-        trainer.train_epoch(after_batch)
-        line = trainer.finish_epoch()
-        # The checkpoint last: what a killed run has logged after it is written again.
-        if world.is_first:
-            run.write_history(trainer.history)
-        display.after_epoch(line, trainer.config.epochs)
-        save(best=line["test_accuracy"] > best)
+    def end_epoch(self, line: EpochMetrics) -> None:
+        trainer, patience = self.trainer, self.config.early_stopping
+        best = best_epoch(self.config, trainer.history)
+        # An epoch that was not measured may have been a better one.
+        measured = accuracy_on(trainer.split, line) is not None
+        if patience and best and measured and line["epoch"] - best["epoch"] >= patience:
+            trainer.stop(f"no better {trainer.split} accuracy than that of epoch {best['epoch']} for {patience} epochs")
+        try:
+            self.callbacks.on_epoch(trainer, line)
+        finally:
+            # What a callback asks for on one process holds for all; an error of one costs no epoch.
+            if summed([bool(trainer.stop_reason)], self.world)[0] and line["epoch"] < self.config.epochs:
+                line["stopped"] = trainer.stop_reason or "another process stopped it"
+                if "firing_rates" not in line:
+                    trainer.measure_into(line)
+            self.keep(best=best_epoch(self.config, trainer.history) is line)
+
+    def keep(self, best: bool = False) -> None:
+        """Writes metrics, then the checkpoint: what a killed run has logged after it is written again."""
+        if self.world.is_first:
+            self.directory.write_history(self.trainer.history)
+        self.save(best)
+
+    def test(self) -> None:
+        """Measures the selected epoch on the test set, which nothing has looked at before."""
+        trainer, line = self.trainer, selected_epoch(self.config, self.trainer.history)
+        last = {name: tensor.clone() for name, tensor in trainer.net.state_dict().items()}
+        if line is not trainer.history[-1]:
+            trainer.net.load_state_dict(load(self.directory.checkpoints.best)["net"])
+        held_out = trainer.held_out_loader
+        share = {"rank": held_out.rank, "world_size": held_out.world_size, "device": held_out.device}
+        test_set = load_test_set(self.config, self.data)
+        found = trainer.evaluate(Loader(test_set, held_out.batch_size, workers=held_out.workers, **share))
+        trainer.net.load_state_dict(last)
+        line |= measured_as("test", found)
+        self.keep()
 
 
-def _result(run: RunDirectory, history: list[EpochMetrics], finished_before: bool) -> dict[str, Any]:
+def _result(run: RunDirectory, config: Config, history: list[EpochMetrics], finished_before: bool) -> dict[str, Any]:
+    line, reason = selected_epoch(config, history), why_stopped(history)
+    validation = accuracy_on("validation", line)
     return {
         "run": str(run.path),
         "finished_before": finished_before,
         "epochs": len(history),
-        "test_accuracy": history[-1]["test_accuracy"],
-        "best_test_accuracy": max(line["test_accuracy"] for line in history),
+        "selected_epoch": line["epoch"],
+        "selected_by": config.select,
+        "test_accuracy": line.get("test_accuracy"),
+        **({} if validation is None else {"validation_accuracy": validation}),
         "train_seconds": sum(line["seconds"] for line in history),
         "peak_bytes": max(line["peak_bytes"] for line in history),
+        **({} if reason is None else {"stopped": reason}),
     }

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict, get_type_hints
+from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
 
 from bsnn.errors import UserError
+
+Split = Literal["validation", "test"]
+"""Which samples an accuracy is of."""
 
 
 class EpochMetrics(TypedDict):
@@ -14,16 +17,23 @@ class EpochMetrics(TypedDict):
     """From 1."""
     train_loss: float
     train_accuracy: float
-    test_accuracy: float
-    test_loss: float
     learning_rate: float
-    firing_rates: dict[str, float]
-    """Share of the neurons that fired per time step, by layer."""
+    """Of the first optimizer of real-valued parameters."""
     seconds: float
     """Spent on training, without evaluation."""
     peak_bytes: int
     """The most memory that the process has held so far."""
     warnings: list[str]
+    validation_accuracy: NotRequired[float]
+    """With held-out samples; of every epoch that was measured, as all that follows."""
+    validation_loss: NotRequired[float]
+    test_accuracy: NotRequired[float]
+    """With held-out samples, only of the one epoch that was selected."""
+    test_loss: NotRequired[float]
+    firing_rates: NotRequired[dict[str, float]]
+    """Share of the neurons that fired per time step, by layer."""
+    stopped: NotRequired[str]
+    """Why training ended after this epoch, if it ended before its time."""
     training_bytes: NotRequired[int]
     """The most that the first two updates held, counted tensor by tensor."""
     gamma: NotRequired[float]
@@ -59,15 +69,15 @@ def check_metrics(line: Any, place: str) -> EpochMetrics:
 def _is(kind: Any, value: Any) -> bool:
     if kind in (int, float):
         return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == list[str]:
-        return isinstance(value, list)
+    if kind in (str, list[str]):
+        return isinstance(value, str if kind is str else list)
     return isinstance(value, dict) and all(isinstance(number, int | float) for number in value.values())
 
 
 def warnings_of(line: EpochMetrics, history: Sequence[EpochMetrics]) -> list[str]:
     """What a person should know about an epoch: dead or saturated layers, flips that stop or grow."""
     found = []
-    for name, rate in line["firing_rates"].items():
+    for name, rate in line.get("firing_rates", {}).items():
         if rate < 1e-4:
             found.append(f"layer {name} hardly ever fires ({rate:.2%})")
         elif rate > 0.99:
@@ -84,6 +94,11 @@ def warnings_of(line: EpochMetrics, history: Sequence[EpochMetrics]) -> list[str
             f"flips grow: {line['flip_ratio']:.2%} of the weights per update; anneal 1 − β1, or start it lower"
         )
     return found
+
+
+def accuracy_on(split: Split, line: EpochMetrics) -> float | None:
+    """An epoch's accuracy on validation or test samples, if it was measured."""
+    return line.get(f"{split}_accuracy")  # pyright: ignore[reportReturnType]
 
 
 @dataclass

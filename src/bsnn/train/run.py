@@ -4,7 +4,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,14 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import bsnn
 from bsnn.atomic import write_file, writing
 from bsnn.errors import UserError
 from bsnn.train.checkpoint import Checkpoints
-from bsnn.train.config import Config, config_from_json, data_of_run
+from bsnn.train.config import Config, config_from_json
 from bsnn.train.metrics import EpochMetrics
+from bsnn.train.origin import Origin
 
 
 class RunDirectory:
@@ -64,20 +62,27 @@ class RunDirectory:
             except OSError:
                 return None  # a file system without locks
 
-    def start(self, config: Config, data: str | None) -> None:
-        """Writes config.json."""
+    def start(self, config: Config, data: str | None, origins: Sequence[Origin]) -> None:
+        """Writes config.json.
+
+        Args:
+            config: The config.
+            data: The folder of the data.
+            origins: What has computed the run, from which batch on.
+        """
         content = {
             "config": dataclasses.asdict(config),
             "data": None if data is None else os.path.abspath(data),
-            "versions": {"bsnn": bsnn.__version__, "python": platform.python_version(), "torch": torch.__version__},
+            "computed_by": origins,
             "git_commit": git_commit(),
         }
         write_file(self.path / "config.json", (json.dumps(content, indent=1) + "\n").encode())
 
-    def restore(self, config: Config, data: str | None, history: Sequence[EpochMetrics]) -> None:
-        """Writes config.json and metrics.jsonl again if they are gone or damaged."""
+    def restore(self, state: dict[str, Any], data: str | None) -> None:
+        """Writes config.json and metrics.jsonl again from a checkpoint if they are gone or damaged."""
         if not self._holds("config.json", lambda text: json.loads(text)["config"]):
-            self.start(config, data)
+            self.start(saved_config(state), data, state["origins"])
+        history = state["history"]
         if not self._holds("metrics.jsonl", lambda text: [json.loads(line) for line in text.splitlines()] == history):
             self.write_history(history)
 
@@ -86,10 +91,6 @@ class RunDirectory:
             return bool(check((self.path / name).read_text()))
         except (OSError, ValueError, KeyError, TypeError):
             return False
-
-    def data(self) -> str | None:
-        """The folder of data that the run was started with, if config.json can tell."""
-        return data_of_run(self.path)
 
     def write_history(self, history: Sequence[EpochMetrics]) -> None:
         """Writes metrics.jsonl."""

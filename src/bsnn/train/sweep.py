@@ -43,8 +43,8 @@ def sweep(config: Config, grid: Grid, out: Path, **options: Any) -> dict[str, An
             run = out / point_name(point)
             try:
                 done = train(point_config, run, **{**options, "resume": True})
-                keys = ("test_accuracy", "best_test_accuracy", "train_seconds")
-                row = {**point, "run": str(run), **{key: done[key] for key in keys}}
+                keys = ("validation_accuracy", "test_accuracy", "train_seconds")
+                row = {**point, "run": str(run), **{key: done[key] for key in keys if key in done}}
             except Diverged as error:
                 row = {**point, "run": str(run), "test_accuracy": None, "error": str(error)}
             result["points"].append(row)
@@ -96,17 +96,19 @@ def table(result: Mapping[str, Any]) -> str:
     """The results of a sweep as a table for people.
 
     Example:
-        >>> point = {"gamma": 5e-7, "test_accuracy": 0.5, "best_test_accuracy": 0.75, "train_seconds": 60.0}
+        >>> point = {"gamma": 5e-7, "test_accuracy": 0.5, "train_seconds": 60.0}
         >>> print(table({"fields": ["gamma"], "points": [point]}))
-        | gamma | test accuracy | best test accuracy | minutes |
-        | ----- | ------------- | ------------------ | ------- |
-        | 5e-07 | 0.5000        | 0.7500             | 1.0     |
+        | gamma | test accuracy | minutes |
+        | ----- | ------------- | ------- |
+        | 5e-07 | 0.5000        | 1.0     |
     """
-    rows = [[*result["fields"], "test accuracy", "best test accuracy", "minutes"]]
+    keys = ("validation_accuracy", "test_accuracy")
+    shown = [key for key in keys if any(point.get(key) is not None for point in result["points"])] or [keys[-1]]
+    rows = [[*result["fields"], *(key.replace("_", " ") for key in shown), "minutes"]]
     for point in result["points"]:
-        measured = ["diverged", "", ""]
-        if point["test_accuracy"] is not None:
-            accuracies = [f"{point[key]:.4f}" for key in ("test_accuracy", "best_test_accuracy")]
+        measured = ["diverged", *[""] * len(shown)]
+        if "error" not in point:
+            accuracies = ["" if point[key] is None else f"{point[key]:.4f}" for key in shown]
             measured = [*accuracies, f"{point['train_seconds'] / 60:.1f}"]
         rows.append([*(written(point[name]) for name in result["fields"]), *measured])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -23,20 +23,22 @@ from bsnn.data.spec import DataSpec
 from bsnn.errors import UserError
 from bsnn.kernels.memory import peak_bytes
 from bsnn.nn.bits import BinaryParameter
-from bsnn.nn.neuron import Neuron
 from bsnn.nn.norm import synchronize_statistics
 from bsnn.nn.size import model_size
+from bsnn.nn.trace import gradient_rule
 from bsnn.online.bptt import bptt_update
-from bsnn.online.evaluate import estimate_statistics, evaluate, over_time
-from bsnn.online.loss import step_loss
+from bsnn.online.evaluate import estimate_statistics, over_time
 from bsnn.online.update import online_update
-from bsnn.optim import NotFinite
+from bsnn.optim import FlipOptimizer, NotFinite
 from bsnn.optim.momentum import dense
-from bsnn.train.build import build_augmentation, build_optimizers, build_schedules, network_for
+from bsnn.train.build import build_augmentation, build_loss, build_optimizers, build_schedules, network_for
 from bsnn.train.checkpoint import random_state, set_random_state
-from bsnn.train.config import Config
+from bsnn.train.config import Config, is_own
 from bsnn.train.distributed import World, average_buffers, average_gradients, check_identical, summed
-from bsnn.train.metrics import EpochMetrics, Tally, warnings_of
+from bsnn.train.measure import Measurement, measure
+from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
+from bsnn.train.origin import Origin, changes, origin
+from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
 
 
 class Diverged(UserError):
@@ -49,10 +51,11 @@ class Trainer:
     Args:
         config: What to train, and how.
         train: Training samples.
-        test: Samples to measure accuracy on after each epoch.
+        held_out: Samples to measure accuracy on: the test set, or with `validation_samples` those.
         world: Which of how many processes this is.
         workers: Processes that read files.
         source: State of another run, whose weights and momentum to start from.
+        own: Parts that were passed as objects rather than named in the config.
 
     Example:
         >>> from bsnn.train.build import load_data
@@ -67,46 +70,55 @@ class Trainer:
         self,
         config: Config,
         train: Dataset,
-        test: Dataset,
+        held_out: Dataset,
         world: World = World(),  # noqa: B008, a tuple
         workers: int = 0,
         source: dict[str, Any] | None = None,
+        own: Own = NOTHING,
     ) -> None:
         if config.batch_size % world.size:
             raise UserError(
                 f"batch_size: received {config.batch_size} for {world.size} processes; expected a multiple of them."
             )
         self.config, self.world = config, world
-        self.spec, self.num_samples, self._num_test_samples = DataSpec.of(train), len(train), len(test)
+        self.split: Split = "validation" if config.validation_samples else "test"
+        self.spec, self.num_samples = DataSpec.of(train), len(train)
         self.frames = None if train.kind == "event" else config.time_steps
         share = {"rank": world.rank, "world_size": world.size, "device": world.device, "workers": workers}
         local_batch = config.batch_size // world.size
         self.train_loader = Loader(train, local_batch, augment=build_augmentation(config), seed=config.seed, **share)
-        self.test_loader = Loader(test, local_batch, **share)
+        self.held_out_loader = Loader(held_out, local_batch, **share)
 
         torch.manual_seed(config.seed)
-        self.net = network_for(config, self.spec).to(world.device)
+        net = network_for(config, self.spec, own)
+        if is_own(config.model) or is_own(config.neuron):
+            check_network(net, config, self.spec, gradient_rule(config.gradient))
+        self.net = net.to(world.device)
+        self._by_bptt, self._step_loss = keeps_graph(self.net), build_loss(config, own)
+        if is_own(config.loss):
+            check_loss(self._step_loss, self.net, self.spec)
         if source is not None:
             self._take_weights(source)
         if world.size > 1 and config.sync_batchnorm:
             synchronize_statistics(self.net)
-        self.flip, self.sgd = build_optimizers(config, self.net)
-        if self.flip is not None:
-            self.flip.register_step_post_hook(lambda *_: self._count_flips())
+        self._binary = {n: p for n, p in self.net.named_parameters() if isinstance(p, BinaryParameter)}
+        self.optimizers = build_optimizers(config, self.net, own)
+        flips = [optimizer for optimizer in self.optimizers if isinstance(optimizer, FlipOptimizer)]
+        self._ordinary = [optimizer for optimizer in self.optimizers if optimizer not in flips]
+        self.flip = flips[0] if flips else None
+        for flip in flips:
+            flip.register_step_post_hook(self._count_flips)
         if source is not None and self.flip is not None and not config.initial_momentum:
             self._take_momentum(source)
         if world.size > 1:
             average_gradients(self.optimizers)
-        self.schedules = build_schedules(config, self.flip, self.sgd, len(self.train_loader))
-        self.epoch = self.batch = self.update = 0
+        self.schedules = build_schedules(config, self.optimizers, len(self.train_loader))
+        self.epoch = self.batch = self.batches = 0
+        self.origins: list[Origin] = [{"from_batch": 0, **origin(config, world)}]
+        self.stop_reason = ""
         self.history: list[EpochMetrics] = []
-        self._binary = {n: p for n, p in self.net.named_parameters() if isinstance(p, BinaryParameter)}
+        self._places = {parameter: place for place, parameter in enumerate(self._binary.values())}
         self.tally = Tally(flips=[0] * len(self._binary))
-
-    @property
-    def optimizers(self) -> list[Optimizer]:
-        """The flip optimizer, if there are binary weights, and SGD."""
-        return [self.sgd] if self.flip is None else [self.flip, self.sgd]
 
     def _take_weights(self, source: dict[str, Any]) -> None:
         try:
@@ -119,21 +131,37 @@ class Trainer:
         """Starts at the momentum of the source: at 0, the first update would flip half of its weights."""
         assert self.flip is not None
         saved = source["optimizers"][0]["state"]
-        for index, parameter in enumerate(p for group in self.flip.param_groups for p in group["params"]):
+        parameters = [p for group in self.flip.param_groups for p in group["params"]]
+        known = all("momentum" in saved.get(index, {}) for index in range(len(parameters)))
+        if not known or len(parameters) != len(self._binary):
+            raise UserError(
+                "init_from: it holds no momentum for the flip optimizer of this run; expected one optimizer for all "
+                "one-bit weights in both. Set initial_momentum instead."
+            )
+        for index, parameter in enumerate(parameters):
             self.flip.set_momentum(parameter, dense(saved[index], parameter.shape).to(parameter.device))
 
-    def _count_flips(self) -> None:
-        assert self.flip is not None
-        pairs = zip(self.tally.flips, self.flip.flip_counts, strict=True)
-        self.tally.flips = [total + count for total, count in pairs]
-        self.tally.flip_updates += 1
+    def _count_flips(self, flip: Optimizer, *_: Any) -> None:
+        assert isinstance(flip, FlipOptimizer)
+        parameters = (p for group in flip.param_groups for p in group["params"])
+        for parameter, count in zip(parameters, flip.flip_counts, strict=True):
+            self.tally.flips[self._places[parameter]] += count
+        self.tally.flip_updates += flip is self.flip
+
+    def stop(self, reason: str) -> None:
+        """Ends training after this epoch; for callbacks.
+
+        Args:
+            reason: Why, for the metrics.
+        """
+        self.stop_reason = reason
 
     def train_epoch(self, after_batch: Callable[[], object] = lambda: None) -> None:
         """Trains from the present place in the data to the end of the epoch."""
         self.net.train()
         started = time.perf_counter()
         for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
-            if self.update < 2:
+            if self.batches < 2:
                 # Counting changes no number, and updates are alike but for the first: SGD makes its momentum there.
                 standing = self._standing_bytes()
                 held = standing + peak_bytes(functools.partial(self._train_batch, inputs, labels))
@@ -154,7 +182,7 @@ class Trainer:
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
         clipping: dict[str, Any] = {"clip_norm": config.clip_norm} if config.clip_norm else {}
         try:
-            if config.gradient == "bptt":
+            if self._by_bptt:
                 outcome = bptt_update(self.net, frames, loss, self.optimizers, **clipping)
             else:
                 accumulate = config.updates == "accumulated"
@@ -172,7 +200,7 @@ class Trainer:
             raise _diverged(f"the loss in {place}")
         tally.loss, tally.correct, tally.seen = tally.loss + sums[0], tally.correct + sums[1], tally.seen + sums[2]
         self.batch += 1
-        self.update += 1
+        self.batches += 1
 
     def _standing_bytes(self) -> int:
         """Of weights, BatchNorm's statistics and optimizer states."""
@@ -181,9 +209,7 @@ class Trainer:
         return model_size(self.net).stored_bytes + sum(tensor.nbytes for tensor in [*self.net.buffers(), *states])
 
     def _loss(self, logits: Tensor, labels: Tensor, share: float) -> Tensor:
-        config = self.config
-        settings = {"mse_share": config.mse_share, "label_smoothing": config.label_smoothing}
-        return share * step_loss(logits, labels, time_steps=config.time_steps, **settings)
+        return share * self._step_loss(logits, labels)
 
     def estimate_statistics(self) -> None:
         """Estimates BatchNorm's statistics anew, from as many training batches as the config says."""
@@ -193,44 +219,31 @@ class Trainer:
         if self.world.size > 1:
             average_buffers(self.net)
 
-    def evaluate(self) -> dict[str, Any]:
-        """Accuracy and loss on all test samples, over all processes, firing rates by layer, and confusions."""
-        names, side = (
-            [n for n, module in self.net.named_modules() if isinstance(module, Neuron)],
-            len(self.spec.classes),
-        )
-        numbers = [0.0] * (1 + len(names) + side**2)
-        if self.world.rank < self._num_test_samples:  # else it has no sample of its own
-            found = evaluate(self.net, self.test_loader.ordered(), self.frames)
-            rates = [found.firing_rates.get(name, 0.0) * found.samples for name in names]
-            numbers = [found.total_loss, *rates, *found.confusion.view(-1).tolist()]
-        loss, *numbers = summed(numbers, self.world)
-        rates, confusion = numbers[: len(names)], np.array(numbers[len(names) :], np.int64).reshape(side, side)
-        samples = int(confusion.sum())
-        return {
-            "test_accuracy": int(confusion.trace()) / samples,
-            "test_loss": loss / samples,
-            "samples": samples,
-            "firing_rates": {name: rate / samples for name, rate in zip(names, rates, strict=True)},
-            "confusion": confusion.tolist(),
-        }
+    def evaluate(self, loader: Loader | None = None) -> Measurement:
+        """Measures the network on the held-out samples, or on those of another loader, by all processes together."""
+        return measure(self.net, loader or self.held_out_loader, self.frames, self.world)
+
+    def measure_into(self, line: EpochMetrics) -> None:
+        """Adds what the network makes of the held-out samples to a line of metrics."""
+        found = self.evaluate()
+        line |= measured_as(self.split, found)
+        line["firing_rates"] = found.firing_rates
 
     def finish_epoch(self) -> EpochMetrics:
-        """Measures, and moves on to the next epoch; returns the epoch's line of metrics."""
+        """Measures, if it is time to, and moves on to the next epoch; returns the epoch's line of metrics."""
         self.estimate_statistics()
-        measured, tally = self.evaluate(), self.tally
+        tally = self.tally
         line: EpochMetrics = {
             "epoch": self.epoch + 1,
             "train_loss": tally.loss / tally.seen,
             "train_accuracy": tally.correct / tally.seen,
-            "test_accuracy": measured["test_accuracy"],
-            "test_loss": measured["test_loss"],
-            "learning_rate": self.sgd.param_groups[0]["lr"],
-            "firing_rates": measured["firing_rates"],
+            "learning_rate": next((o.param_groups[0]["lr"] for o in self._ordinary), 0.0),
             "seconds": tally.seconds,
             "peak_bytes": peak_bytes_of_process(self.world.device),
             "warnings": [],
         }
+        if (self.epoch + 1) % self.config.evaluation_interval == 0 or self.epoch + 1 == self.config.epochs:
+            self.measure_into(line)
         if self.flip is not None:
             group, sizes = self.flip.param_groups[0], [p.numel() for p in self._binary.values()]
             counts = zip(self._binary, tally.flips, sizes, strict=True)
@@ -254,7 +267,7 @@ class Trainer:
         """
         for name, parameter in self.net.named_parameters():
             if name not in self._binary and not parameter.isfinite().all():
-                raise _diverged(f"a weight of {name} after update {self.update}")
+                raise _diverged(f"a weight of {name} after {self.batches} batches")
         check_identical(self._shared_tensors(), self.world)
         return {
             "config": dataclasses.asdict(self.config),
@@ -264,9 +277,10 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedules": [schedule.state_dict() for schedule in self.schedules],
             "random": random_state(),
-            "place": [self.epoch, self.batch, self.update],
+            "place": [self.epoch, self.batch, self.batches],
             "tally": dataclasses.asdict(self.tally),
             "history": self.history,
+            "origins": self.origins,
         }
 
     def _shared_tensors(self) -> dict[str, Tensor]:
@@ -285,8 +299,11 @@ class Trainer:
                 }
         return tensors
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> list[str]:
         """Goes on where `state` was taken.
+
+        Returns:
+            What a person should know: that something else than before computes.
 
         Raises:
             UserError: If the data is not what the state was trained on.
@@ -303,9 +320,19 @@ class Trainer:
         for schedule, saved in zip(self.schedules, state["schedules"], strict=True):
             schedule.load_state_dict(saved)
         set_random_state(state["random"])
-        self.epoch, self.batch, self.update = state["place"]
+        self.epoch, self.batch, self.batches = state["place"]
         self.tally = Tally(**state["tally"])
         self.history = state["history"]
+        now, self.origins = {**self.origins[-1], "from_batch": self.batches}, state["origins"]
+        notes = changes(self.origins[-1], now)
+        if {**self.origins[-1], "from_batch": 0} != {**now, "from_batch": 0}:
+            self.origins.append(now)
+        return notes
+
+
+def measured_as(split: Split, found: Measurement) -> EpochMetrics:
+    """The part of a line of metrics that says on which samples accuracy and loss were measured."""
+    return {f"{split}_accuracy": found.accuracy, f"{split}_loss": found.loss}  # pyright: ignore[reportReturnType]
 
 
 def _diverged(what: str) -> Diverged:

@@ -54,9 +54,15 @@ def find(name: str) -> "type[FlipOptimizer]":
             f"optimizer: received {name!r}; expected one of {', '.join(names())}, or module:Class for a rule of your "
             "own."
         )
-    rule = named_object(name, "optimizer")
+    return checked(named_object(name, "optimizer"))
+
+
+def checked(rule: Any) -> "type[FlipOptimizer]":
+    """Refuses what is not the class of a flip rule."""
+    from bsnn.optim.base import FlipOptimizer
+
     if not (inspect.isclass(rule) and issubclass(rule, FlipOptimizer)):
-        raise UserError(f"optimizer: {name} is {rule!r}; expected a subclass of bsnn.optim.FlipOptimizer.")
+        raise UserError(f"optimizer: received {rule!r}; expected a subclass of bsnn.optim.FlipOptimizer.")
     return rule
 
 

@@ -1,0 +1,44 @@
+"""Which epoch of a run is its result, and whether the run has come to its end."""
+
+from collections.abc import Sequence
+
+from bsnn.train.config import Config
+from bsnn.train.metrics import EpochMetrics, Split, accuracy_on
+
+
+def best_epoch(config: Config, history: Sequence[EpochMetrics]) -> EpochMetrics | None:
+    """The epoch of `best.ckpt`: the first of those with the highest accuracy on what there is to choose by.
+
+    That is the held-out samples or, if the config says so in the open, the test set. Otherwise there is no best epoch.
+
+    Example:
+        >>> history = [{"epoch": 1, "test_accuracy": 0.5}, {"epoch": 2}, {"epoch": 3, "test_accuracy": 0.25}]
+        >>> best_epoch(Config(select="test"), history)["epoch"], best_epoch(Config(), history)
+        (1, None)
+    """
+    split: Split | None = "validation" if config.validation_samples else "test" if config.select == "test" else None
+    measured = [line for line in history if split and accuracy_on(split, line) is not None]
+    return max(measured, key=lambda line: accuracy_on(split or "test", line) or 0.0, default=None)
+
+
+def selected_epoch(config: Config, history: Sequence[EpochMetrics]) -> EpochMetrics:
+    """The epoch whose network is the result of a run."""
+    line = history[-1] if config.select == "last" else best_epoch(config, history)
+    assert line is not None, "the last epoch is always measured"
+    return line
+
+
+def why_stopped(history: Sequence[EpochMetrics]) -> str | None:
+    """Why a run has ended before its time, if it has."""
+    return history[-1].get("stopped") if history else None
+
+
+def is_trained(config: Config, history: Sequence[EpochMetrics]) -> bool:
+    """Whether there is no epoch to come."""
+    return len(history) >= config.epochs or why_stopped(history) is not None
+
+
+def is_finished(config: Config, history: Sequence[EpochMetrics]) -> bool:
+    """Whether nothing is left to do: training has ended, and the test set was measured if it should be."""
+    untested = config.validation_samples and config.final_test
+    return is_trained(config, history) and not (untested and "test_accuracy" not in selected_epoch(config, history))
