@@ -25,11 +25,10 @@ class Patient(FlipOptimizer):
         super().__init__(params, {"gamma": gamma, "one_minus_beta1": 1 - beta, "initial_momentum": initial_momentum})
 
     def rule(self, group: dict[str, Any], parameter: bsnn.BinaryParameter, t: int | None) -> Any:
-        """Which weights flip, as a function of their signs and momentum."""
-        threshold = group["gamma"] * self.momentum(parameter).abs().max()
+        """Which weights flip, as a function of the signs and the momentum of a whole layer, in its shape."""
 
         def flips(signs: Tensor, momentum: Tensor) -> Tensor:
-            return signs * momentum > threshold
+            return signs * momentum > group["gamma"] * momentum.abs().max()
 
         return flips
 

@@ -175,17 +175,6 @@ def test_loading_another_size_or_type_is_refused_by_name() -> None:
         net.load_state_dict(state | {"0.other": torch.ones(1)})
 
 
-def test_an_ordinary_optimizer_cannot_write_to_binary_weights() -> None:
-    layer = bsnn.BinaryLinear(4, 4)
-    layer(torch.ones(1, 4)).sum().backward()
-    with pytest.raises(RuntimeError, match="single memory location"):
-        torch.optim.SGD(layer.parameters(), lr=0.1).step()
-
-
-def test_computing_with_the_placeholder_is_loud() -> None:
-    assert nn.functional.linear(torch.ones(1, 4), bsnn.BinaryLinear(4, 4).weight).isnan().all()
-
-
 def test_split_parameters() -> None:
     shared = bsnn.BinaryLinear(4, 4)
     binary, real = split_parameters(nn.ModuleList([shared, shared, nn.Linear(4, 2)]))

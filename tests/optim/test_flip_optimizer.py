@@ -1,11 +1,10 @@
-"""What flip optimizers share: settings, the initial momentum, gradients that backward folds in."""
+"""What flip optimizers share: settings, the initial momentum, sequences. test_folding.py has the lean way."""
 
 import math
 
 import pytest
 import torch
-from flip_cases import chain, give, parameter
-from torch import nn
+from flip_cases import give, parameter
 
 import bsnn
 from bsnn.nn.bits import BinaryParameter, signs
@@ -91,41 +90,6 @@ def test_a_bad_gradient_ends_an_accumulated_sequence_without_a_mark_of_its_own()
     assert flip.state[weight]["momentum"].tolist() == [0.75, 0.75]
     assert signs(idle).tolist() == [1, 1]
     assert flip.flip_counts == [2, 0]
-
-
-def test_one_gradient_is_alive_at_a_time() -> None:
-    net, x = chain()
-    flip, alive = BSO(net.parameters()), []
-    flip.reduce_gradients(lambda gradient: alive.append(sum(p.grad is not None for p in net.parameters())))
-    net(x, None)[0].spikes.sum().backward()
-    assert alive == [0] * 4  # each has left its parameter already
-
-
-def test_gradients_are_reduced_before_they_are_used() -> None:
-    net, x = chain()
-    flip = BSO(net.parameters(), beta=0.0)
-    flip.reduce_gradients(lambda gradient: nn.init.constant_(gradient, 2.0))
-    net(x, None)[0].spikes.sum().backward()
-    flip.step()
-    assert all(flip.state[p]["momentum"].eq(2.0).all() for p in net.parameters())
-
-
-def test_misuse_of_gradients_that_are_folded_in_teaches() -> None:
-    net, x = chain()
-    flip = BSO(net.parameters())
-    net(x, None)[0].spikes.sum().backward()
-    with pytest.raises(bsnn.UserError, match=r"expected step\(\) or accumulate\(\) after each backward"):
-        net(x, None)[0].spikes.sum().backward()
-    with pytest.raises(bsnn.UserError, match="unfinished sequence"):
-        flip.state_dict()
-    flip.zero_grad()
-    other = BSO(net.parameters())
-    with pytest.raises(bsnn.UserError, match="two flip optimizers hold the same parameter"):
-        net(x, None)[0].spikes.sum().backward()
-    del flip
-    other.zero_grad()
-    net(x, None)[0].spikes.sum().backward()
-    other.step()
 
 
 def test_moving_the_network_moves_the_momentum_along() -> None:

@@ -1,11 +1,13 @@
 """Schedules: their factors, and how they anneal settings and resume."""
 
+import copy
 import pickle
 
 import pytest
 import torch
 from flip_cases import parameter
 from torch import nn
+from torch.optim import lr_scheduler, swa_utils
 
 import bsnn
 from bsnn.optim import BSO, Schedule, constant, cosine, inverse_sqrt, step_decay, warmup
@@ -49,3 +51,54 @@ def test_schedule_anneals_both_and_resumes() -> None:
         bsnn.UserError, match=r"received a schedule of \[\['gamma', 'one_minus_beta1'\]\] by parameter group"
     ):
         Schedule(two_groups).load_state_dict(schedule.state_dict())
+
+
+SCHEDULERS = {
+    "StepLR": lambda flip: lr_scheduler.StepLR(flip, 3),
+    "LambdaLR": lambda flip: lr_scheduler.LambdaLR(flip, lambda k: 0.5),
+    "CosineAnnealingLR": lambda flip: lr_scheduler.CosineAnnealingLR(flip, 10),
+    "resumed": lambda flip: lr_scheduler.CosineAnnealingLR(flip, 10, last_epoch=3),
+    "OneCycleLR": lambda flip: lr_scheduler.OneCycleLR(flip, 0.1, total_steps=10, cycle_momentum=False),
+    "CyclicLR": lambda flip: lr_scheduler.CyclicLR(flip, 0.1, 0.2, cycle_momentum=False),
+    "ReduceLROnPlateau": lambda flip: lr_scheduler.ReduceLROnPlateau(flip),
+    "SWALR": lambda flip: swa_utils.SWALR(flip, 0.1),
+    "by hand": lambda flip: flip.param_groups[0].__setitem__("lr", 0.1),
+}
+
+
+def _loaded(flip: BSO) -> BSO:
+    flip.load_state_dict(flip.state_dict())
+    return flip
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
+@pytest.mark.parametrize(
+    "after", [lambda f: f, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f)), _loaded],
+    ids=["new", "deepcopy", "pickle", "load_state_dict"],
+)  # fmt: skip
+def test_a_scheduler_of_torch_points_to_ours(scheduler, after) -> None:
+    flip = after(BSO([parameter(1, -1)]))
+    before = flip.state_dict()
+    with pytest.raises(bsnn.UserError, match=r"BSO: there is no setting '\w*lr'.*schedule = bsnn\.optim\.Schedule"):
+        scheduler(flip)
+    assert flip.state_dict() == before
+    flip.add_param_group({"params": [parameter(1)]})
+    with pytest.raises(bsnn.UserError, match="there is no setting 'lr'"):
+        flip.param_groups[1]["lr"]
+
+
+def test_settings_are_checked_whenever_they_change() -> None:
+    (group,) = BSO([parameter(1, -1)]).param_groups
+    for change in (
+        lambda: group.__setitem__("gama", 1.0),
+        lambda: group.setdefault("gama", 1.0),
+        lambda: group.update(gama=1.0),
+    ):
+        with pytest.raises(
+            bsnn.UserError, match="BSO: there is no setting 'gama'; expected one of gamma, one_minus_beta1"
+        ):
+            change()
+    with pytest.raises(bsnn.UserError, match=r"one_minus_beta1: received 1\.5"):
+        group["one_minus_beta1"] = 1.5
+    group.update({"gamma": 0.5})
+    assert group.setdefault("gamma", 0.1) == group["gamma"] == 0.5

@@ -29,6 +29,11 @@ def is_view(tensor: Tensor) -> bool:
     return tensor._is_view()
 
 
+def num_writes(tensor: Tensor) -> int:
+    """How often a tensor has been written to in place; autograd counts it, and there is no public question for it."""
+    return tensor._version
+
+
 def named_layers(module: nn.Module) -> dict[str, nn.Module]:
     """The children of a module by name; `named_children` would leave out a layer's second use."""
     return {name: layer for name, layer in module._modules.items() if layer is not None}

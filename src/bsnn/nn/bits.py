@@ -2,7 +2,7 @@
 
 Bit i of byte k is weight 8k + i in row-major order; 1 stands for +1 and 0 for −1. A `BinaryParameter` is what
 PyTorch's tools see: a leaf of the full shape that has no storage of its own, with an ordinary dense `.grad`.
-Its bits change only by flips.
+Its bits change only by flips, and arithmetic with it is refused.
 """
 
 import math
@@ -14,15 +14,27 @@ from torch import Tensor, nn
 
 from bsnn.errors import UserError
 from bsnn.kernels.bits import pack as pack, unpack as unpack
-from bsnn.kernels.torch_internals import OwnStorage
+from bsnn.kernels.torch_internals import OwnStorage, tensors_in
+
+# What torch may do with a binary parameter: ask for its kind and shape, make other tensors like it, and what concerns
+# its gradient. Everything else would read or write numbers that it does not have.
+_ALLOWED = {
+    "__dir__", "__format__", "__len__", "backward", "dim", "element_size", "get_device", "grad", "is_complex",
+    "is_conj", "is_contiguous", "is_floating_point", "is_inference", "is_neg", "is_pinned", "is_same_size", "is_shared",
+    "is_signed", "ndimension", "nelement", "numel", "register_hook", "register_post_accumulate_grad_hook",
+    "requires_grad_", "retain_grad", "size", "storage_offset", "stride", "untyped_storage",
+}  # fmt: skip
+_REFUSED_ATTRIBUTES = {"data", "H", "T", "imag", "mH", "mT", "real"}
+_SET_ATTRIBUTES = {"grad", "requires_grad"}
 
 
 class BinaryParameter(nn.Parameter):
     """A parameter whose every value is −1 or +1, stored in one bit each, in training too.
 
-    The tensor itself is a NaN expanded to the full shape (stride 0, no storage): whoever computes with it
-    instead of with `signs(parameter)` finds out at once, and an optimizer that adds to it is refused by
-    PyTorch. Gradients, hooks and gradient clipping work as for any parameter.
+    The tensor itself is one NaN expanded to the full shape (stride 0, no storage). Its gradient is an ordinary tensor:
+    hooks, clipping, scaling and freezing work as for any parameter. Whatever would compute with the parameter itself
+    or write to it (arithmetic, `nn.init`, averaging of weights, an ordinary optimizer) raises a `UserError`; its values
+    are `signs(parameter)`. `detach` gives a parameter that shares its bits.
 
     Args:
         bits: Packed signs, as `pack` makes them.
@@ -38,6 +50,8 @@ class BinaryParameter(nn.Parameter):
     """
 
     bits: Tensor
+    grad_is_folded = False
+    """Whether backward has made a gradient that a flip optimizer took at once (`bsnn.optim.folding`)."""
 
     def __new__(
         cls,
@@ -62,6 +76,26 @@ class BinaryParameter(nn.Parameter):
         requires_grad: bool = True,
     ) -> None:
         pass  # all done in __new__, as for every nn.Parameter
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Lets torch do what is right without the values, and refuses the rest by name."""
+        name, kwargs = getattr(func, "__name__", str(func)), kwargs or {}
+        if name in ("__get__", "__set__", "__delete__"):
+            name, access = func.__self__.__name__, name
+            if name == "grad" and access == "__get__" and args[0].grad_is_folded:
+                raise _folded(args[0])
+            allowed = name not in _REFUSED_ATTRIBUTES if access == "__get__" else name in _SET_ATTRIBUTES
+        elif args and (name == "detach" or (name == "clone" and not args[0].requires_grad)):
+            bits = args[0].bits if name == "detach" else args[0].bits.clone()
+            return cls(bits, args[0].shape, args[0].dtype, requires_grad=False)
+        else:
+            allowed = name in _ALLOWED or name.startswith("new_") or name.endswith("_like")
+        if not allowed:
+            raise _no_numbers(name, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
 
     @classmethod
     def from_signs(cls, values: Tensor) -> "BinaryParameter":
@@ -89,7 +123,9 @@ class BinaryParameter(nn.Parameter):
         if self.is_meta != placeholder.is_meta:  # a tensor with storage cannot become one without in place
             return BinaryParameter(bits, self.shape, placeholder.dtype, self.requires_grad)
         self.grad = None
-        self.data = placeholder.expand(self.shape)
+        # As `self.data = ...`, which is refused elsewhere.
+        setter: Any = Tensor.data
+        super().__torch_function__(setter.__set__, (), (self, placeholder.expand(self.shape)), {})
         self.bits, self.grad = bits, gradient
         return self
 
@@ -104,6 +140,25 @@ class BinaryParameter(nn.Parameter):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         shape, size = tuple(self.shape), self.bits.numel()
         return f"BinaryParameter of shape {shape} in {size} bytes, {self.dtype} on {self.device}"
+
+
+def _no_numbers(name: str, args: Iterable[Any], kwargs: dict[str, Any]) -> UserError:
+    given = next((p for p in tensors_in((args, kwargs)) if isinstance(p, BinaryParameter)), None)
+    shape = "" if given is None else f" of shape {tuple(given.shape)}"
+    return UserError(
+        f"{name}: received a binary parameter{shape}, which stores one bit per weight and no numbers; expected an "
+        "ordinary tensor. Compute with bsnn.signs(parameter). To train it, give it to a flip optimizer, as in "
+        "binary, real = bsnn.split_parameters(net); bsnn.optim.BSO(binary). To set it, write "
+        "parameter.bits.copy_(bsnn.nn.bits.pack(values >= 0))."
+    )
+
+
+def _folded(parameter: BinaryParameter) -> UserError:
+    return UserError(
+        f"grad: the gradient of the binary parameter of shape {tuple(parameter.shape)} went into the momentum as soon "
+        "as backward had made it, because bsnn.optim.folding was asked for; expected step() or accumulate() next. To "
+        "clip, scale, log or discard gradients, leave folding out (or use online_update(..., clip_norm=...))."
+    )
 
 
 def _check_bits(bits: Tensor, shape: torch.Size, name: str = "bits") -> None:

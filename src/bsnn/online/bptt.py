@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from bsnn.errors import UserError
 from bsnn.nn.neuron import Neuron, map_state
 from bsnn.online.update import Outcome
-from bsnn.optim.drive import update_all
+from bsnn.optim.drive import Updates
 
 
 def bptt_update(
@@ -18,12 +18,13 @@ def bptt_update(
     loss: Callable[[Tensor], Tensor],
     optimizers: Sequence[Optimizer],
     *,
+    clip_norm: float | None = None,
     state: Any = None,
 ) -> Outcome:
     """Trains on one sequence with one backward pass through all of it, and one update.
 
-    Arguments and result are those of `online_update`. T-BSO wants `time_steps=1` here: a sequence has one
-    gradient.
+    Arguments and result are those of `online_update`, and gradients of binary weights are folded into the momentum as
+    they are there. T-BSO wants `time_steps=1` here: a sequence has one gradient.
 
     Example:
         >>> net = bsnn.models.vgg((8, 8), in_channels=1, weights="latent", neuron=bsnn.LIF(gradient="bptt"))
@@ -46,6 +47,7 @@ def bptt_update(
         total_loss = value if total_loss is None else total_loss + value
     if total_logits is None or total_loss is None:
         raise UserError("bptt_update: received no frames; expected at least one time step.")
-    total_loss.backward()
-    update_all(optimizers, 0)
+    with Updates(optimizers, clip_norm) as updates:
+        total_loss.backward()
+        updates.update(0)
     return Outcome(total_logits.detach(), total_loss.detach(), map_state(Tensor.detach, state))

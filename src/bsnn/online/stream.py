@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bsnn.errors import UserError
 from bsnn.nn.fused import recycling_state
 from bsnn.nn.neuron import Stateful, map_state
 from bsnn.online.update import Outcome, check_online
-from bsnn.optim import TBSO
-from bsnn.optim.drive import update_all
+from bsnn.optim import FlipOptimizer
+from bsnn.optim.drive import Updates
 
 
 class Moment(NamedTuple):
@@ -31,18 +32,21 @@ def stream_update(
     loss: Callable[[Tensor, Tensor], Tensor],
     optimizers: Sequence[Optimizer],
     *,
+    clip_norm: float | None = None,
     state: Any = None,
 ) -> Iterator[Outcome]:
     """Trains on a stream without end, one time step at a time, in memory that stays the same.
 
     Every labeled step is an update. The state is carried through steps without labels, and cut where the stream says.
-    The time index of T-BSO counts from the last cut, modulo its `time_steps`, which is the period here.
+    The time index of T-BSO counts from the last cut, modulo its `time_steps`, which is the period here. Gradients of
+    binary weights are folded into the momentum as they are made; see `online_update`.
 
     Args:
         net: Called as `logits, state = net(frame, state)`.
         stream: Any iterable of `Moment`.
         loss: Loss of one time step from its logits and labels.
         optimizers: Flip optimizers and ordinary ones.
+        clip_norm: The largest norm of the gradients of a time step; see `online_update`.
         state: State to go on from; zeros by default.
 
     Yields:
@@ -59,8 +63,8 @@ def stream_update(
         3
     """
     check_online(net, "stream_update")
-    periods = [optimizer.time_steps for optimizer in optimizers if isinstance(optimizer, TBSO)]
-    period, since_cut = min(periods, default=1), 0
+    period, since_cut = _period(optimizers), 0
+    updates = Updates(optimizers, clip_norm)
     state = map_state(Tensor.clone, state)
     for frame, labels, cut in stream:
         if cut:
@@ -70,7 +74,19 @@ def stream_update(
         value = torch.full((), torch.nan)
         if labels is not None:
             value = loss(logits, labels)
-            value.backward()
-            update_all(optimizers, since_cut % period)
+            with updates:  # not around the yield: what happens between time steps is the caller's
+                value.backward()
+                updates.update(since_cut if period is None else since_cut % period)
         since_cut += 1
         yield Outcome(logits.detach(), value.detach(), state)
+
+
+def _period(optimizers: Sequence[Optimizer]) -> int | None:
+    """The number of time steps that the flip optimizers tell apart."""
+    periods = {o.time_steps for o in optimizers if isinstance(o, FlipOptimizer) and o.time_steps is not None}
+    if len(periods) > 1:
+        raise UserError(
+            f"stream_update: received optimizers with time_steps={' and '.join(map(str, sorted(periods)))}; expected "
+            "the same for all, because a stream has one count of time steps."
+        )
+    return periods.pop() if periods else None

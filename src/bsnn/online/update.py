@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from bsnn.errors import UserError
 from bsnn.nn.fused import recycling_state
 from bsnn.nn.neuron import Neuron, Stateful, map_state
-from bsnn.optim.drive import accumulate_all, update_all
+from bsnn.optim.drive import Updates
 
 
 class Outcome(NamedTuple):
@@ -32,9 +32,15 @@ def online_update(
     optimizers: Sequence[Optimizer],
     *,
     accumulate: bool = False,
+    clip_norm: float | None = None,
     state: Any = None,
 ) -> Outcome:
     """Trains on one sequence.
+
+    Gradients of binary weights are folded into the momentum as they are made (`bsnn.optim.folding`), so the loss must
+    not be scaled for mixed precision: the momentum would get the scaled gradients, which nobody can tell from others.
+    To use `torch.amp.GradScaler`, write the plain loop. An error leaves no gradients behind and no sequence unfinished;
+    updates that were made stay.
 
     Args:
         net: Called as `logits, state = net(frame, state)`.
@@ -42,6 +48,8 @@ def online_update(
         loss: Loss of one time step from its logits.
         optimizers: Flip optimizers and ordinary ones.
         accumulate: One update at the end of the sequence instead of one per time step.
+        clip_norm: The largest norm of the gradients of a time step over all parameters of all optimizers, as torch's
+            `clip_grad_norm_` has it. Gradients are then kept until all are known, which takes their memory.
         state: State to go on from; zeros by default.
 
     Returns:
@@ -60,22 +68,23 @@ def online_update(
     total_logits = total_loss = None
     # The caller's state stays as it is; what the loop itself has made is written over, step by step.
     state = map_state(Tensor.clone, state)
-    for t, frame in enumerate(frames):
-        with recycling_state():
-            logits, state = net(frame, state)
-        value = loss(logits)
-        value.backward()
-        logits, value = logits.detach(), value.detach()
-        total_logits = logits if total_logits is None else total_logits + logits
-        total_loss = value if total_loss is None else total_loss + value
+    with Updates(optimizers, clip_norm) as updates:
+        for t, frame in enumerate(frames):
+            with recycling_state():
+                logits, state = net(frame, state)
+            value = loss(logits)
+            value.backward()
+            logits, value = logits.detach(), value.detach()
+            total_logits = logits if total_logits is None else total_logits + logits
+            total_loss = value if total_loss is None else total_loss + value
+            if accumulate:
+                updates.accumulate(t)
+            else:
+                updates.update(t)
+        if total_logits is None or total_loss is None:
+            raise UserError("online_update: received no frames; expected at least one time step.")
         if accumulate:
-            accumulate_all(optimizers, t)
-        else:
-            update_all(optimizers, t)
-    if total_logits is None or total_loss is None:
-        raise UserError("online_update: received no frames; expected at least one time step.")
-    if accumulate:
-        update_all(optimizers, None)
+            updates.update(None)
     return Outcome(total_logits, total_loss, state)
 
 

@@ -2,50 +2,58 @@
 
     M ← β1 M + (1 − β1) G[t]                                             Eq. 11, 13
 
-What is stored is 1 − β, because β = 1 − 1e-8 is 1 in single precision. The momentum may be stored in eight bits per
-weight (momentum.py).
+The momentum may be stored in eight bits per weight (momentum.py). Gradients come from `.grad`, or, within `folding`,
+straight from the backward pass.
 
 Legend: M momentum, G gradient.
 """
 
 import math
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from bsnn.errors import UserError
-from bsnn.kernels.pieces import mean_square
+from bsnn.kernels.torch_internals import num_writes
 from bsnn.nn.bits import BinaryParameter, signs, unpack
+from bsnn.optim._gradients import GradientOptimizer
 from bsnn.optim.momentum import change_pieces, dense, read_pieces, stored_zeros
-
-# The rates that are stored for the decays that are given.
-_RATES = {"beta": ("one_minus_beta1",), "betas": ("one_minus_beta1", "one_minus_beta2")}
+from bsnn.optim.settings import Settings, check_numbers, with_rates
 
 FlipRule = Callable[[Tensor, Tensor], Tensor]
 
 
-class NotFinite(UserError):
-    """A gradient with NaN or infinite values; whoever raises it has changed nothing."""
-
-
-class FlipOptimizer(Optimizer):
+class FlipOptimizer(GradientOptimizer):
     """What all flip optimizers share: momentum, flips, checks. To add a rule, subclass it and override `rule`.
 
-    Each gradient is folded into the momentum and freed as soon as backward has made it, so that the gradient of one
-    parameter is alive at a time; `.grad` is None afterwards. `step` flips in real time; `accumulate` ends a time step
-    without a flip, and one `step` at the end of the sequence flips. A `.grad` that was set by hand is used as well.
+    It follows torch's conventions. `backward` fills `.grad` and touches no optimizer; several backward passes add up,
+    and `zero_grad` discards. Between `backward` and `step`, gradients can be clipped, scaled or logged. `step` takes
+    `.grad` into the momentum, flips, and leaves `.grad` as it is; `accumulate` takes it without a flip and sets it to
+    None, and one `step` at the end of the sequence flips. Within `bsnn.optim.folding`, backward hands each gradient to
+    the momentum at once, so that the gradient of one parameter is alive at a time.
+
+    The same gradients give the same flips, bit for bit, on any device that computes them alike; no step draws random
+    numbers but the rounding of an 8-bit momentum, whose seeds are part of the state.
 
     Attributes:
         label: What reports call the rule; by default the name of its class.
+        elementwise: Whether the rule's function decides about each weight by itself, so that it may be given flat
+            pieces of a parameter, which takes less memory. A subclass that overrides `rule` says so itself.
+        time_steps: How many time steps the rule tells apart; None if any number.
         flip_counts: After each `step`, how many weights of each parameter flipped, in their order.
     """
 
     label: ClassVar[str] = ""
+    elementwise: ClassVar[bool] = False
+    time_steps: int | None = None
     _momentum_bits = 32
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "rule" in vars(cls) and "elementwise" not in vars(cls):
+            cls.elementwise = False
 
     def __init__(self, params: Any, defaults: dict[str, Any], *, momentum_bits: int = 32) -> None:
         if type(self).rule is FlipOptimizer.rule:
@@ -56,7 +64,7 @@ class FlipOptimizer(Optimizer):
                 "one_minus_beta1, the rate of the momentum, among them."
             )
         defaults = {**defaults, "initial_momentum": defaults.get("initial_momentum", 0.0)}
-        _check_numbers(defaults)
+        check_numbers(defaults)
         if momentum_bits not in (8, 32):
             raise UserError(f"momentum_bits: received {momentum_bits!r}; expected 32, or 8 for less memory.")
         self._momentum_bits = momentum_bits
@@ -68,35 +76,20 @@ class FlipOptimizer(Optimizer):
                 f"{type(self).__name__}: received no parameters; expected binary ones, as in "
                 "binary, real = bsnn.split_parameters(net)."
             )
-        self._start_sequence()
-        self._reduce: Callable[[Tensor], object] = lambda gradient: None
-        super().__init__(params, defaults)
-
-    def _start_sequence(self) -> None:
-        self._accumulated: set[BinaryParameter] = set()
-        self._accumulated_times: set[int] = set()
         self._flips: dict[BinaryParameter, Tensor] = {}
-        self._forget_gradients()
-
-    def _forget_gradients(self) -> None:
-        # Mean squares of the gradients that are in the momentum and wait for their time step to end.
-        self._folded: dict[BinaryParameter, Tensor] = {}
-        self._refused: BinaryParameter | None = None
+        self._start_sequence()
+        super().__init__(params, defaults)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Where torch ends loading, copying and unpickling; none of them goes on in the middle of a sequence.
         super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it here, and then to every new group
+        self.param_groups = [Settings(type(self).__name__, group) for group in self.param_groups]
         self._start_sequence()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters with settings of their own; refuses any that are not binary."""
-        param_group = dict(param_group)
-        for name, rates in _RATES.items():
-            if name in param_group and rates[-1] in self.defaults:
-                betas = param_group.pop(name)
-                betas = (betas,) if name == "beta" else tuple(betas)
-                check_betas(*betas)
-                param_group |= {rate: 1 - beta for rate, beta in zip(rates, betas, strict=True)}
+        param_group = with_rates(param_group, self.defaults)
         unknown = param_group.keys() - self.defaults.keys() - {"params", "param_names"}
         if unknown:
             raise UserError(
@@ -104,44 +97,34 @@ class FlipOptimizer(Optimizer):
                 f"{', '.join(self.defaults)}."
             )
         super().add_param_group(param_group)
-        added = self.param_groups[-1]
+        added = self.param_groups.pop()
         for parameter in added["params"]:
             if not isinstance(parameter, BinaryParameter):
-                self.param_groups.pop()
                 raise UserError(
                     f"{type(self).__name__}: received a real-valued parameter of shape "
                     f"{tuple(parameter.shape)}; expected binary parameters only. Split them with "
                     "binary, real = bsnn.split_parameters(net) and give the real ones to torch.optim.SGD."
                 )
-        _check_numbers(added)
+        check_numbers(added)
+        self.param_groups.append(Settings(type(self).__name__, added))
         # Made at once, so that a network that trains for one step is known to fit for all.
         for parameter in added["params"]:
             self.state[parameter] = self.initial_state(parameter)
-            parameter.register_post_accumulate_grad_hook(_folding(weakref.ref(self)))
-
-    def reduce_gradients(self, reduce: Callable[[Tensor], object]) -> None:
-        """Sets what happens to each gradient, in place, before it is used: a mean over processes, for example."""
-        self._reduce = reduce
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of an unfinished time step; those that are in the momentum already stay there."""
-        super().zero_grad(set_to_none)
-        self._forget_gradients()
 
     @property
     def flip_counts(self) -> list[int]:
         """Weights that flipped in the last update, parameter by parameter."""
-        return [int(self._flips.get(p, 0)) for group in self.param_groups for p in group["params"]]
+        return [int(self._flips.get(p, 0)) for _, p in self._everything()]
 
     @property
     def flip_ratio(self) -> float:
         """Share of all weights that flipped in the last update."""
-        total = sum(p.numel() for group in self.param_groups for p in group["params"])
+        total = sum(p.numel() for _, p in self._everything())
         return sum(self.flip_counts) / total
 
     @torch.no_grad()
     def accumulate(self, *, t: int | None = None) -> None:
-        """Folds the gradients of one time step into the momentum and frees them; no weight flips.
+        """Takes the gradients of one time step into the momentum and sets `.grad` to None; no weight flips.
 
         Over a sequence, M ← β1 M + (1 − β1) Σ G[t], with the momentum itself as the accumulator.
 
@@ -159,7 +142,7 @@ class FlipOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, t: int | None = None) -> Any:
-        """Updates the momentum from `.grad` and flips; after `accumulate`, only flips.
+        """Updates the momentum from `.grad`, which stays as it is, and flips; after `accumulate`, only flips.
 
         Args:
             closure: Recomputes loss and gradients, as for any optimizer.
@@ -183,58 +166,18 @@ class FlipOptimizer(Optimizer):
         return loss
 
     def _flip_accumulated(self, t: int | None) -> None:
-        pending = self._folded or any(p.grad is not None for group in self.param_groups for p in group["params"])
+        pending = self._folded or any(p.grad is not None for _, p in self._everything())
         if t is not None or pending:
             raise UserError(
                 f"step: received {'gradients that are not' if pending else f't={t} with gradients'} "
                 "accumulated; expected, after accumulate(t=t) for every time step, a plain step()."
             )
         self._flips = {}
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter in self._accumulated:
-                    self._flip(group, parameter, None)
+        for group, parameter in self._everything():
+            if parameter in self._accumulated:
+                self._flip(group, parameter, None)
         self._accumulated.clear()
         self._accumulated_times.clear()
-
-    def _fold_at_once(self, parameter: BinaryParameter) -> None:
-        """Takes a gradient that backward has just made."""
-        gradient, parameter.grad = parameter.grad, None
-        if gradient is None:
-            raise UserError("two flip optimizers hold the same parameter; expected one. Delete the one before.")
-        if parameter in self._folded:
-            raise UserError(
-                "backward: the gradients of the backward pass before are in the momentum already; expected step() or "
-                "accumulate() after each backward pass. Add up the losses, or set .grad yourself."
-            )
-        self._reduce(gradient)
-        square = mean_square(gradient)
-        if self._refused is None and not square.isfinite():
-            self._refused = parameter
-        if self._refused is None:
-            group = next(g for g in self.param_groups if any(p is parameter for p in g["params"]))
-            self._fold(group, parameter, gradient)
-        self._folded[parameter] = square
-
-    def _take_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
-        """Every parameter that has a gradient, which is in the momentum then, with its mean square."""
-        everything = [(g, p) for g in self.param_groups for p in g["params"]]
-        squares = {p: mean_square(p.grad) for _, p in everything if p.grad is not None}
-        refused = [p for p, square in squares.items() if not square.isfinite()]
-        if self._refused is not None or refused:
-            parameter = refused[0] if self._refused is None else self._refused
-            self._start_sequence()
-            raise NotFinite(
-                f"{type(self).__name__}: the gradient of a binary parameter of shape {tuple(parameter.shape)} holds "
-                "NaN or infinite values; expected finite ones. No weight was flipped, and it is not in the momentum. "
-                "Look for a loss that overflows or for bad inputs, then call zero_grad()."
-            )
-        for group, parameter in everything:
-            if parameter.grad is not None:
-                self._fold(group, parameter, parameter.grad)
-        squares |= self._folded
-        self._folded = {}
-        return [(group, p, squares[p]) for group, p in everything if p in squares]
 
     def momentum(self, parameter: BinaryParameter) -> Tensor:
         """M of a parameter as an ordinary tensor of its shape, whatever it is stored in."""
@@ -243,6 +186,11 @@ class FlipOptimizer(Optimizer):
     @torch.no_grad()
     def set_momentum(self, parameter: BinaryParameter, momentum: Tensor) -> None:
         """Sets M of a parameter from an ordinary tensor of its shape."""
+        if momentum.shape != parameter.shape:
+            raise UserError(
+                f"set_momentum: received shape {tuple(momentum.shape)}; expected {tuple(parameter.shape)}, one number "
+                "per weight."
+            )
         flat = momentum.reshape(-1)
         self._change_momentum(parameter, lambda piece, place: piece.copy_(flat[place]))
 
@@ -251,8 +199,7 @@ class FlipOptimizer(Optimizer):
 
     def _next_seed(self, parameter: BinaryParameter) -> int:
         """A seed for each rounding of each parameter, so that a resumed run rounds as an unbroken one."""
-        everything = [p for group in self.param_groups for p in group["params"]]
-        index = next(i for i, p in enumerate(everything) if p is parameter)
+        index = next(i for i, (_, p) in enumerate(self._everything()) if p is parameter)
         self.state[parameter]["roundings"] += 1
         return (index * 0x9E3779B1 + int(self.state[parameter]["roundings"])) % 2**32
 
@@ -271,12 +218,33 @@ class FlipOptimizer(Optimizer):
     def _flip(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> None:
         rule = self.rule(group, parameter, t)
         count = torch.zeros((), dtype=torch.int64, device=parameter.device)
-        for place, momentum in read_pieces(self.state[parameter], parameter.numel()):
-            packed = parameter.bits[place.start // 8 : math.ceil(place.stop / 8)]
-            flips = rule(unpack(packed, len(momentum), momentum.dtype), momentum)
-            parameter.flip_(flips, place.start)
+        for start, values, momentum in self._parts(parameter):
+            written = num_writes(momentum)
+            flips = rule(values, momentum)
+            if num_writes(momentum) != written:
+                raise UserError(
+                    f"{type(self).__name__}: its rule wrote to the momentum that it was given; expected it to be read "
+                    "only. Call self.set_momentum(parameter, momentum) before the function is returned."
+                )
+            if not isinstance(flips, Tensor) or flips.dtype != torch.bool or flips.shape != momentum.shape:
+                kind = f"{flips.dtype} of shape {tuple(flips.shape)}" if isinstance(flips, Tensor) else repr(flips)
+                raise UserError(
+                    f"{type(self).__name__}: its rule returned {kind}; expected torch.bool of shape "
+                    f"{tuple(momentum.shape)}, true where a weight flips."
+                )
+            parameter.flip_(flips, start)
             count += flips.count_nonzero()
         self._flips[parameter] = count
+
+    def _parts(self, parameter: BinaryParameter) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Signs and momentum as a rule sees them, and where they begin: flat pieces, or all in their shape."""
+        if not self.elementwise:
+            momentum = self.momentum(parameter)
+            yield 0, unpack(parameter.bits, parameter.numel(), momentum.dtype).view(parameter.shape), momentum
+            return
+        for place, momentum in read_pieces(self.state[parameter], parameter.numel()):
+            packed = parameter.bits[place.start // 8 : math.ceil(place.stop / 8)]
+            yield place.start, unpack(packed, len(momentum), momentum.dtype), momentum
 
     # What a rule overrides; only `rule` has to be.
 
@@ -288,7 +256,10 @@ class FlipOptimizer(Optimizer):
         """Takes note of the mean square of a gradient of time step `t`."""
 
     def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
-        """Which weights flip, as a function of signs and momentum.
+        """Which weights flip: a function of signs and momentum that returns booleans of their shape.
+
+        The function sees a whole parameter in its shape, unless the class is `elementwise`. It must not write to the
+        momentum, which may be a copy.
 
         Args:
             group: The settings, such as `gamma`.
@@ -303,10 +274,7 @@ class FlipOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, momentum and second moments; see `torch.optim.Optimizer.state_dict`."""
-        if self._accumulated or self._folded:
-            raise UserError(
-                "state_dict: gradients of an unfinished sequence are in the momentum; expected none. Call step() first."
-            )
+        self._check_finished("state_dict")
         return super().state_dict()
 
     @torch.no_grad()
@@ -345,30 +313,3 @@ class FlipOptimizer(Optimizer):
                 f"load_state_dict: received momentum of shape {tuple(saved['momentum'].shape)} for weights of "
                 f"shape {tuple(parameter.shape)}; expected the same network."
             )
-
-
-def _folding(optimizer: "weakref.ref[FlipOptimizer]") -> Callable[[Any], None]:
-    """A hook that hands a parameter's gradient to its optimizer, as long as that lives."""
-
-    @torch.no_grad()
-    def hook(parameter: Any) -> None:
-        owner = optimizer()
-        if owner is not None:
-            owner._fold_at_once(parameter)
-
-    return hook
-
-
-def _check_numbers(settings: dict[str, Any]) -> None:
-    for name in ("gamma", "eps", "initial_momentum"):
-        if not settings.get(name, 0.0) >= 0 or math.isinf(settings.get(name, 0.0)):
-            raise UserError(f"{name}: received {settings[name]}; expected a finite number that is not negative.")
-    for name in ("one_minus_beta1", "one_minus_beta2"):
-        if not 0 <= settings.get(name, 0.0) <= 1:
-            raise UserError(f"{name}: received {settings[name]}; expected a number from 0 to 1.")
-
-
-def check_betas(*betas: float) -> None:
-    """Refuses decays outside of [0, 1)."""
-    if any(not 0 <= beta < 1 for beta in betas):
-        raise UserError(f"beta: received {betas}; expected decays from 0 to just under 1, such as 0.999.")

@@ -1,32 +1,99 @@
 """Flip optimizers and ordinary ones side by side: one call updates all of them, or none."""
 
+import math
 from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bsnn.optim.base import FlipOptimizer, NotFinite
+from bsnn.errors import UserError
+from bsnn.optim._folding import folding
+from bsnn.optim._gradients import NotFinite
+from bsnn.optim.base import FlipOptimizer
 
 
-def update_all(optimizers: Iterable[Optimizer], t: int | None) -> None:
-    """Lets every optimizer, flip or ordinary, use its gradients and forget them.
+class Updates:
+    """Updates all optimizers of a training loop, in a `with` block around its backward passes.
 
-    A gradient that is not finite reaches none of them. Flip optimizers check theirs themselves and come first.
-    Gradients are forgotten in any case.
+    Gradients are folded, or, if they are to be clipped, kept until they are. An error that leaves the block leaves no
+    gradients behind and no sequence unfinished.
+
+    Args:
+        optimizers: Flip optimizers and ordinary ones.
+        clip_norm: The largest norm of the gradients of a time step over all parameters, as for torch's
+            `clip_grad_norm_`; None to leave them as they are.
     """
-    optimizers = sorted(optimizers, key=lambda optimizer: not isinstance(optimizer, FlipOptimizer))
-    try:
-        for optimizer in optimizers:
-            if not isinstance(optimizer, FlipOptimizer):
-                _check_finite(optimizer)
-        for optimizer in optimizers:
-            if isinstance(optimizer, FlipOptimizer):
-                optimizer.step(t=t)
-            else:
-                optimizer.step()
-    finally:
-        for optimizer in optimizers:
+
+    def __init__(self, optimizers: Iterable[Optimizer], clip_norm: float | None = None) -> None:
+        optimizers = list(optimizers)
+        self._flip = [optimizer for optimizer in optimizers if isinstance(optimizer, FlipOptimizer)]
+        self._ordinary = [optimizer for optimizer in optimizers if not isinstance(optimizer, FlipOptimizer)]
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise UserError(f"clip_norm: received {clip_norm}; expected a finite number above 0, or None.")
+        if clip_norm is not None and any(optimizer.is_folding for optimizer in self._flip):
+            raise UserError(
+                f"clip_norm: received {clip_norm} within bsnn.optim.folding, where no gradient is kept; expected None. "
+                "Leave the block out."
+            )
+        self._clip_norm = clip_norm
+        self._sums: dict[nn.Parameter, Tensor] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Updates":
+        if self._clip_norm is None:
+            self._stack.enter_context(folding(*self._flip))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        self._stack.close()
+        if kind is not None:
+            for optimizer in self._flip:
+                optimizer.abandon()
+            for optimizer in self._ordinary:
+                optimizer.zero_grad()
+
+    def accumulate(self, t: int) -> None:
+        """Lets flip optimizers take the gradients of a time step; ordinary ones let theirs add up until `update`."""
+        if self._clip_norm is not None:
+            self._clip()
+            # Put aside, so that the next time step's gradients are clipped by themselves.
+            for parameter in _parameters(self._ordinary):
+                if parameter.grad is not None:
+                    past = self._sums.get(parameter)
+                    self._sums[parameter] = parameter.grad if past is None else past + parameter.grad
+                    parameter.grad = None
+        for optimizer in self._flip:
+            optimizer.accumulate(t=t)
+
+    def update(self, t: int | None) -> None:
+        """Lets every optimizer use its gradients and forget them; a gradient that is not finite reaches none."""
+        if self._clip_norm is not None and t is not None:
+            self._clip()
+        for parameter, total in self._sums.items():
+            parameter.grad = total
+        self._sums = {}
+        for optimizer in self._ordinary:  # flip optimizers check theirs themselves and come first
+            _check_finite(optimizer)
+        for optimizer in self._flip:
+            optimizer.step(t=t)
+        for optimizer in self._ordinary:
+            optimizer.step()
+        for optimizer in [*self._flip, *self._ordinary]:
             optimizer.zero_grad()
+
+    def _clip(self) -> None:
+        assert self._clip_norm is not None
+        for optimizer in self._flip:
+            optimizer.reduce_now()
+        nn.utils.clip_grad_norm_(_parameters([*self._flip, *self._ordinary]), self._clip_norm)
+
+
+def _parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
+    """The parameters of all optimizers, each once."""
+    return list(dict.fromkeys(p for o in optimizers for group in o.param_groups for p in group["params"]))
 
 
 def _check_finite(optimizer: Optimizer) -> None:
@@ -36,16 +103,3 @@ def _check_finite(optimizer: Optimizer) -> None:
             f"{type(optimizer).__name__}: a gradient of the real-valued parameters holds NaN or infinite values; "
             "expected finite ones. Nothing was updated. Look for bad inputs, or lower the learning rate."
         )
-
-
-def accumulate_all(optimizers: Iterable[Optimizer], t: int) -> None:
-    """Lets every flip optimizer fold its gradients in; ordinary ones let theirs add up until `update_all`."""
-    optimizers = list(optimizers)
-    try:
-        for optimizer in optimizers:
-            if isinstance(optimizer, FlipOptimizer):
-                optimizer.accumulate(t=t)
-    except NotFinite:
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        raise

@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from bsnn.nn.bits import BinaryParameter
-from bsnn.optim.base import FlipOptimizer, FlipRule, check_betas
+from bsnn.optim.base import FlipOptimizer, FlipRule
+from bsnn.optim.settings import check_betas
 
 
 def bso_flips(signs: Tensor, momentum: Tensor, gamma: float) -> Tensor:
@@ -50,6 +51,7 @@ class BSO(FlipOptimizer):
     """
 
     label = "BSO"
+    elementwise = True
 
     def __init__(
         self,

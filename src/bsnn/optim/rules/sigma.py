@@ -43,6 +43,7 @@ class SigmaBSO(BSO):
     """
 
     label = "Sigma-BSO"
+    elementwise = True
 
     def __init__(
         self,

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from bsnn.errors import UserError
 from bsnn.nn.bits import BinaryParameter
-from bsnn.optim.base import FlipOptimizer, FlipRule, check_betas
+from bsnn.optim.base import FlipOptimizer, FlipRule
+from bsnn.optim.settings import check_betas
 
 
 def tbso_flips(signs: Tensor, momentum: Tensor, second_moment: Tensor, gamma: float, eps: float) -> Tensor:
@@ -56,6 +57,7 @@ class TBSO(FlipOptimizer):
     """
 
     label = "T-BSO"
+    elementwise = True
     _bias_correction = False
 
     def __init__(
@@ -88,7 +90,7 @@ class TBSO(FlipOptimizer):
         )
 
     @property
-    def time_steps(self) -> int:
+    def time_steps(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """T, the number of thresholds of each parameter."""
         return self.defaults["time_steps"]
 

@@ -1,0 +1,159 @@
+"""How gradients reach a flip optimizer: from `.grad`, or, within `folding`, straight from the backward pass."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from bsnn.errors import UserError
+from bsnn.kernels.pieces import mean_square
+from bsnn.nn.bits import BinaryParameter
+
+# What belongs to an unfinished sequence or to this very object, and is no part of its copies.
+_NOT_COPIED = {"_accumulated", "_accumulated_times", "_folded", "_handles", "_reduced", "_refused"}
+
+
+class NotFinite(UserError):
+    """A gradient with NaN or infinite values; whoever raises it has changed nothing."""
+
+
+class GradientOptimizer(Optimizer):
+    """The part of a flip optimizer that takes gradients; what becomes of them is `_fold`'s."""
+
+    _reduce: Callable[[Tensor], object] | None = None
+    _handles: tuple[Any, ...] = ()
+
+    def _fold(self, group: dict[str, Any], parameter: BinaryParameter, gradient: Tensor) -> None:
+        raise NotImplementedError
+
+    def _start_sequence(self) -> None:
+        self._accumulated: set[BinaryParameter] = set()
+        self._accumulated_times: set[int] = set()
+        # Mean squares of the gradients that are in the momentum and wait for their time step to end.
+        self._folded: dict[BinaryParameter, Tensor] = {}
+        self._refused: BinaryParameter | None = None
+        self._reduced: set[BinaryParameter] = set()
+
+    def _everything(self) -> list[tuple[dict[str, Any], BinaryParameter]]:
+        return [(group, parameter) for group in self.param_groups for parameter in group["params"]]
+
+    def reduce_gradients(self, reduce: Callable[[Tensor], object]) -> None:
+        """Sets what happens to each gradient, in place, before it is used: a mean over processes, for example."""
+        self._reduce = reduce
+
+    @torch.no_grad()
+    def reduce_now(self) -> None:
+        """Applies what `reduce_gradients` has set to each `.grad`, once: `step` will not do it again."""
+        for _, parameter in self._everything():
+            if self._reduce is not None and parameter.grad is not None and parameter not in self._reduced:
+                self._reduce(parameter.grad)
+                self._reduced.add(parameter)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Discards the gradients.
+
+        Raises:
+            UserError: If some are in the momentum already, as within `folding` after a backward pass.
+        """
+        if self._folded:
+            raise UserError(
+                "zero_grad: the gradients of the last backward pass are in the momentum already, because "
+                "bsnn.optim.folding was asked for, and cannot be discarded; expected step() or accumulate() first. "
+                "After an error, call abandon()."
+            )
+        self._reduced.clear()
+        super().zero_grad(set_to_none)
+
+    def abandon(self) -> None:
+        """Ends an unfinished sequence after an error: discards `.grad` and flips nothing.
+
+        What is in the momentum already stays there.
+        """
+        self._take_folded()
+        self._start_sequence()
+        self.zero_grad()
+
+    def _take_folded(self) -> dict[BinaryParameter, Tensor]:
+        folded, self._folded = self._folded, {}
+        for parameter in folded:
+            parameter.grad_is_folded = False
+        return folded
+
+    def _check_finished(self, caller: str) -> None:
+        if self._accumulated or self._folded:
+            raise UserError(
+                f"{caller}: gradients of an unfinished sequence are in the momentum; expected none. Call step() first."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_finished("copy")
+        # As in torch, hooks of the optimizer stay behind.
+        dropped = _NOT_COPIED | {name for name in vars(self) if name.startswith("_optimizer_")}
+        return {name: value for name, value in vars(self).items() if name not in dropped}
+
+    @property
+    def is_folding(self) -> bool:
+        """Whether backward hands gradients to the momentum at once; see `bsnn.optim.folding`."""
+        return bool(self._handles)
+
+    def start_folding(self) -> None:
+        """Lets backward hand gradients over from now on."""
+        trained = [p for _, p in self._everything() if p.requires_grad]
+        self._handles = tuple(p.register_post_accumulate_grad_hook(self._fold_at_once) for p in trained)
+
+    def stop_folding(self) -> None:
+        """Lets backward fill `.grad` again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = ()
+
+    @torch.no_grad()
+    def _fold_at_once(self, parameter: Any) -> None:
+        """Takes a gradient that backward has just made."""
+        if parameter in self._folded:
+            raise UserError(
+                "backward: the gradients of the backward pass before are in the momentum already, because "
+                "bsnn.optim.folding was asked for; expected step() or accumulate() after each backward pass. Add up "
+                "the losses, or leave folding out: gradients then add up in .grad."
+            )
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            return  # a hook has taken it away
+        if self._reduce is not None:
+            self._reduce(gradient)
+        square = mean_square(gradient)
+        if self._refused is None and not square.isfinite():
+            self._refused = parameter
+        if self._refused is None:
+            group = next(g for g in self.param_groups if any(p is parameter for p in g["params"]))
+            self._fold(group, parameter, gradient)
+        self._folded[parameter], parameter.grad_is_folded = square, True
+
+    def _take_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
+        """Every parameter that has a gradient, which is in the momentum then, with its mean square."""
+        everything, squares = self._everything(), self._take_folded()
+        given = [(group, p, p.grad) for group, p in everything if p.grad is not None]
+        if any(p in squares for _, p, _ in given):
+            self.abandon()
+            raise UserError(
+                "step: some gradients are in the momentum already, because bsnn.optim.folding was asked for, and the "
+                "same parameters have a .grad; expected one or the other. No weight was flipped. Call step() or "
+                "accumulate() after each backward pass."
+            )
+        self.reduce_now()
+        self._reduced.clear()
+        squares |= {p: mean_square(gradient) for _, p, gradient in given}
+        refused = [p for _, p, _ in given if not squares[p].isfinite()]
+        refused += [] if self._refused is None else [self._refused]
+        if refused:
+            self._start_sequence()
+            raise NotFinite(
+                f"{type(self).__name__}: the gradient of a binary parameter of shape {tuple(refused[0].shape)} holds "
+                "NaN or infinite values; expected finite ones. No weight was flipped, and it is not in the momentum. "
+                "Look for a loss that overflows or for bad inputs, then call zero_grad()."
+            )
+        for group, parameter, gradient in given:
+            self._fold(group, parameter, gradient)
+        return [(group, p, squares[p]) for group, p in everything if p in squares]
