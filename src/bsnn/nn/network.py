@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import UserError
-from bsnn.kernels.torch_internals import named_layers
+from bsnn.kernels.torch_internals import named_layers, opaque
 from bsnn.nn.fused import find_run, is_watched, run_step
 from bsnn.nn.neuron import LIF, Stateful
 from bsnn.nn.synapse import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLayer, TracedLinear
@@ -146,6 +146,7 @@ class Sequential(_Composition):
             flow = _follow(layer, flow, prefix + name)
         return flow
 
+    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
         states, layers, place = [], list(self._with_states(state)), 0
@@ -175,6 +176,7 @@ class _Branches(_Composition):
     def _merge(self, parts: list[Tensor]) -> Tensor:
         raise NotImplementedError
 
+    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all branches."""
         steps = [_step(layer, x, past) for layer, past in self._with_states(state)]
@@ -239,6 +241,7 @@ class ImageNetwork(Sequential):
         self.in_channels = in_channels
         self.minimum_size = minimum_size
 
+    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
         """Logits of one time step, and the new state."""
         shape = tuple(x.shape) if isinstance(x, Tensor) else ()

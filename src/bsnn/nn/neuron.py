@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import UserError
+from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.surrogate import Sigmoid, Surrogate, spike
 from bsnn.nn.trace import Activity, GradientRule, RuleName, gradient_rule
 
@@ -171,6 +172,7 @@ class LIF(Stateful):
         self.surrogate = surrogate or Sigmoid()
         self.gradient = gradient_rule(gradient)
 
+    @opaque
     def forward(self, current: Tensor, state: LIFState | None) -> tuple[Activity, LIFState]:
         """One time step; in half precision the membrane and the trace are kept in single."""
         rule, spike_type = self.gradient, current.dtype
