@@ -10,7 +10,15 @@ from bsnn import cli
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # What each prints last as a percentage, at least.
-LEARNED = {"digits": 90, "own_network": 90, "own_data": 90, "own_rule": 55, "stream": 65, "device": 65}
+LEARNED = {
+    "digits": 90,
+    "own_network": 90,
+    "own_data": 90,
+    "own_rule": 55,
+    "many_processes": 90,
+    "stream": 65,
+    "device": 65,
+}
 
 
 @pytest.mark.parametrize("name", LEARNED)

@@ -119,6 +119,23 @@ class OwnStorage(nn.Module):
         """
         raise NotImplementedError
 
+    def refuse_wrapper(self, wrapper: str) -> None:
+        """Refuses to become part of a module that spreads parameters over processes or devices, if it has its own."""
+        if self.own_parameters():
+            raise UserError(
+                f"{wrapper}: received a network with binary weights, which are bits that it does not see; expected one "
+                "without. To train on many processes, call bsnn.train.distribute(net, optimizers, world) within `with "
+                "bsnn.train.joined_world() as world:`, and then the network itself."
+            )
+
+    @property
+    def _is_fsdp_managed_module(self) -> bool:
+        return False
+
+    @_is_fsdp_managed_module.setter
+    def _is_fsdp_managed_module(self, value: bool) -> None:  # what FSDP does first to every module that it is given
+        self.refuse_wrapper("FullyShardedDataParallel")
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OwnStorage":
         own = self.own_parameters()
         self._parameters.update(dict.fromkeys(own))  # hidden, keeping their place in the order
@@ -165,20 +182,16 @@ class OwnStorage(nn.Module):
 
 
 def _refuse_wrappers(wrapper: nn.Module, name: str, module: nn.Module | None) -> None:
-    """Refuses to put binary weights into a module that keeps processes or devices alike by adding to its parameters.
+    """Keeps binary weights out of modules that would copy their placeholders, not their bits, to other processes.
 
-    Called for every module that becomes part of another. The wrapper itself would copy the placeholders of the weights,
-    not their bits, and fail with words of its own or, told not to copy, let the processes train apart.
+    Called for every module that becomes part of another. DistributedDataParallel would fail with words of its own or,
+    told not to copy, let the processes train apart.
     """
-    sharding = any(base.__name__ == "FullyShardedDataParallel" for base in type(wrapper).__mro__)
-    if not sharding and not isinstance(wrapper, nn.parallel.DistributedDataParallel | nn.DataParallel):
+    if module is None or not isinstance(wrapper, nn.parallel.DistributedDataParallel | nn.DataParallel):
         return
-    if module is not None and any(isinstance(part, OwnStorage) and part.own_parameters() for part in module.modules()):
-        raise UserError(
-            f"{type(wrapper).__name__}: received a network with binary weights, which are bits that it does not see; "
-            "expected one without. Train on many processes with bsnn.train.distribute(net, optimizers, world), within "
-            "`with bsnn.train.joined_world() as world:`, and call the network itself."
-        )
+    for part in module.modules():
+        if isinstance(part, OwnStorage):
+            part.refuse_wrapper(type(wrapper).__name__)
 
 
 nn.modules.module.register_module_module_registration_hook(_refuse_wrappers)
