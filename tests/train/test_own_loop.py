@@ -165,8 +165,8 @@ def stream(net: Any, optimizers: list[Any], x: Tensor, y: Tensor, share: float) 
 LOOPS = {
     "plain": (plain, 50),
     "online": (partial(online, accumulate=False), 50),
-    "accumulated": (partial(online, accumulate=True), 20),
-    "stream": (stream, 20),
+    "accumulated": (partial(online, accumulate=True), 12),
+    "stream": (stream, 12),
 }
 
 

@@ -89,8 +89,8 @@ def joined_world() -> Iterator[World]:
         ) from error
     finally:
         distributed.destroy_process_group()
-        # The group's threads end with the last reference to it. One that still works for a failed call while Python
-        # ends may abort the process, so they must end here, also if a cycle of objects holds the group.
+        # The threads of a group end with the last reference to it, which should not be while Python ends. This frees
+        # cycles of objects that hold the group; what else may hold it after a long training is not known.
         gc.collect()
 
 
