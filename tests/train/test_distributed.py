@@ -25,7 +25,16 @@ from bsnn.paper.recipes import recipe
 from bsnn.train import load
 from bsnn.train.build import load_data
 from bsnn.train.config import Config
-from bsnn.train.distributed import LostProcess, World, average, check_identical, first_on_machine, joined_world, summed
+from bsnn.train.distributed import (
+    LostProcess,
+    TrainedApart,
+    World,
+    average,
+    compare_tensors,
+    first_on_machine,
+    joined_world,
+    summed,
+)
 from bsnn.train.loop import train
 from bsnn.train.run import RunDirectory
 from bsnn.train.trainer import Trainer
@@ -60,6 +69,18 @@ def test_a_process_that_loses_another_says_so(on_two: Path) -> None:
     assert (on_two / "lost.txt").read_text().startswith(message)
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the threads in /proc")
+@pytest.mark.xfail(reason="after a long script something still holds the group; not found yet", strict=False)
+def test_no_thread_of_a_lost_group_is_left_when_python_ends(on_two: Path) -> None:
+    """One that is still at work for a failed call while Python ends may abort the process."""
+    assert "gloo" in (on_two / "threads-before.txt").read_text()
+    assert "gloo" not in (on_two / "threads-after.txt").read_text()
+
+
+def threads() -> str:
+    return " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+
+
 def checks() -> list[tuple[str, Any]]:
     return [(name, function) for name, function in globals().items() if name.startswith("check_on_two")]
 
@@ -90,11 +111,11 @@ def check_on_two_processes_a_planted_difference_is_found(world: World) -> None:
     run = Trainer(TINY, *load_data(TINY, None), world)
     run.state()
     run.net.get_parameter("conv2.weight").bits[3] ^= world.rank  # pyright: ignore
-    with pytest.raises(RuntimeError, match=r"net\.conv2\..* differs between processes"):
+    with pytest.raises(TrainedApart, match=r"net\.conv2\..* differs between processes"):
         run.state()
     tensor = torch.tensor([0.0 if world.rank else -0.0])
-    with pytest.raises(RuntimeError, match="zero differs"):
-        check_identical({"same": torch.ones(1), "zero": tensor}, world)
+    with pytest.raises(TrainedApart, match="zero differs"):
+        compare_tensors({"same": torch.ones(1), "zero": tensor}, world)
 
 
 def check_on_two_processes_data_is_shared_without_overlap(world: World) -> None:
@@ -276,7 +297,7 @@ def test_a_world_of_one_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with joined_world() as world, first_on_machine(world):
         assert (world.rank, world.size, world.is_first, world.restarted) == (0, 1, True, False)
         assert summed([1.5], world) == [1.5]
-        check_identical({"a": torch.zeros(1)}, world)
+        compare_tensors({"a": torch.zeros(1)}, world)
     assert not distributed.is_initialized()
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     with joined_world() as world:
@@ -298,8 +319,10 @@ def main() -> None:
             train(dataclasses.replace(TINY, train_samples=200, epochs=4), folder / "whole")
             if world.is_first:
                 os._exit(0)  # without a word to the other
+            (folder / "threads-before.txt").write_text(threads())
             summed([1], world)
     except LostProcess as error:
+        (folder / "threads-after.txt").write_text(threads())
         (folder / "lost.txt").write_text(str(error))
 
 

@@ -18,6 +18,7 @@ from bsnn.deploy.lowering import lower
 from bsnn.deploy.quantize import input_spec
 from bsnn.deploy.schema import Lif
 from bsnn.errors import UserError
+from bsnn.kernels.torch_internals import uncompiled
 
 
 class Exported(NamedTuple):
@@ -66,6 +67,7 @@ def export(
         (2,)
     """
     check_writable(Path(path))
+    net = uncompiled(net)
     known = spec or (None if data is None else DataSpec.of(data))
     if known is None:
         taken = input_spec(_unnormalized(input_shape), bounded=False)

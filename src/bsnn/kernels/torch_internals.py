@@ -4,14 +4,33 @@ No other module of training touches a name of torch that begins with an undersco
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from bsnn.errors import UserError
+
 # TorchDispatchMode is documented as an extension point but has no public import path.
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def opaque(function: _F) -> _F:
+    """Keeps `torch.compile` out of a function and of all that it calls, so that it gives the same bits as without.
+
+    The public `torch.compiler.disable` does this too, but imports the compiler at once, which takes as long as the
+    rest of torch, and calls the function through another one. Here its marks are set on the function itself.
+    """
+    frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
+    if not hasattr(frames, "set_code_exec_strategy"):  # another version of torch than the ones that are tested
+        return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="bsnn computes this itself")
+    return function
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:
@@ -34,9 +53,23 @@ def num_writes(tensor: Tensor) -> int:
     return tensor._version
 
 
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` was given, or the module itself; torch has no public name for the wrapper."""
+    return module._modules.get("_orig_mod") or module
+
+
 def named_layers(module: nn.Module) -> dict[str, nn.Module]:
-    """The children of a module by name; `named_children` would leave out a layer's second use."""
-    return {name: layer for name, layer in module._modules.items() if layer is not None}
+    """The children of a module by name; `named_children` would leave out a layer's second use.
+
+    A layer of ours that was compiled by itself stands here as it was before: its type says how to call it.
+    """
+    layers = {name: layer for name, layer in module._modules.items() if layer is not None}
+    return {name: own if _is_own(own := uncompiled(layer)) else layer for name, layer in layers.items()}
+
+
+def _is_own(module: nn.Module) -> bool:
+    """Whether a module is one of ours, which this layer knows only by what they have."""
+    return isinstance(module, OwnStorage) or hasattr(module, "initial_state")
 
 
 def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:
@@ -91,6 +124,23 @@ class OwnStorage(nn.Module):
         """
         raise NotImplementedError
 
+    def refuse_wrapper(self, wrapper: str) -> None:
+        """Refuses to become part of a module that spreads parameters over processes or devices, if it has its own."""
+        if self.own_parameters():
+            raise UserError(
+                f"{wrapper}: received a network with binary weights, which are bits that it does not see; expected one "
+                "without. To train on many processes, call bsnn.train.distribute(net, optimizers, world) within `with "
+                "bsnn.train.joined_world() as world:`, and then the network itself."
+            )
+
+    @property
+    def _is_fsdp_managed_module(self) -> bool:
+        return False
+
+    @_is_fsdp_managed_module.setter
+    def _is_fsdp_managed_module(self, value: bool) -> None:  # what FSDP does first to every module that it is given
+        self.refuse_wrapper("FullyShardedDataParallel")
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OwnStorage":
         own = self.own_parameters()
         self._parameters.update(dict.fromkeys(own))  # hidden, keeping their place in the order
@@ -134,3 +184,19 @@ class OwnStorage(nn.Module):
             )
         finally:
             self._parameters.update(own)
+
+
+def _refuse_wrappers(wrapper: nn.Module, name: str, module: nn.Module | None) -> None:
+    """Keeps binary weights out of modules that would copy their placeholders, not their bits, to other processes.
+
+    Called for every module that becomes part of another. DistributedDataParallel would fail with words of its own or,
+    told not to copy, let the processes train apart.
+    """
+    if module is None or not isinstance(wrapper, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        return
+    for part in module.modules():
+        if isinstance(part, OwnStorage):
+            part.refuse_wrapper(type(wrapper).__name__)
+
+
+nn.modules.module.register_module_module_registration_hook(_refuse_wrappers)

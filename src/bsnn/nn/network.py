@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import BackendWarning, UserError
-from bsnn.kernels.torch_internals import named_layers
+from bsnn.kernels.torch_internals import named_layers, opaque
 from bsnn.nn.fused import find_run, is_watched, run_step
 from bsnn.nn.neuron import Neuron, Stateful, finding_shapes
 from bsnn.nn.recurrent import Recurrent
@@ -152,6 +152,7 @@ class Sequential(_Composition):
         (torch.Size([3, 2]), 2)
     """
 
+    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
         states, layers, place = [], list(self._with_states(state)), 0
@@ -176,6 +177,7 @@ class _Branches(_Composition):
     def _merge(self, parts: list[Tensor]) -> Tensor:
         raise NotImplementedError
 
+    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all branches."""
         steps = [self._step(name, layer, x, past) for name, layer, past in self._with_states(state)]
@@ -242,6 +244,7 @@ class ImageNetwork(Sequential):
         self.in_channels = in_channels
         self.minimum_size = minimum_size
 
+    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
         """Logits of one time step, and the new state."""
         shape = tuple(x.shape) if isinstance(x, Tensor) else ()

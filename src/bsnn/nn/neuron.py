@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import UserError
+from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.claims import claim
 from bsnn.nn.surrogate import Sigmoid, Surrogate, spike
 from bsnn.nn.trace import NDOT, Activity, GradientRule, RuleName, gradient_rule
@@ -247,6 +248,7 @@ class Neuron(Stateful):
         """The spikes as the reset sees them: detached, unless the gradient rule says otherwise."""
         return spikes.detach() if self.gradient.detach_reset else spikes
 
+    @opaque
     def forward(self, current: Tensor, state: Any) -> tuple[Activity, Any]:
         """One time step; in half precision the state is kept in single."""
         rule, spike_type = self.gradient, current.dtype

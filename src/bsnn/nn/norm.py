@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
 from bsnn.errors import UserError
+from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.neuron import evaluating
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -84,6 +85,7 @@ class _Folded(nn.Module):
         shift = -mean * scale if self.bias is None else self.bias.double() - mean * scale
         return scale.to(self.running_mean.dtype), shift.to(self.running_mean.dtype)
 
+    @opaque
     def forward(self, input: Tensor) -> Tensor:
         """Normalizes; in evaluation by the folded scale and shift."""
         if self.training:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
+from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.neuron import Neuron, Stateful
 from bsnn.nn.synapse import TracedLayer
 from bsnn.nn.trace import Activity
@@ -58,6 +59,7 @@ class Recurrent(Stateful):
         self.synapse = synapse
         self.neuron = neuron
 
+    @opaque
     def forward(self, current: Tensor, state: RecurrentState | None) -> tuple[Activity, RecurrentState]:
         """One time step."""
         rule = self.neuron.gradient

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from bsnn.errors import UserError
 from bsnn.kernels import operations
+from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.bits import BinaryModule, BinaryParameter
 from bsnn.nn.trace import Activity, where_lost
 
@@ -204,6 +205,7 @@ class TracedConv2d(TracedLayer):
             if min(getattr(self.convolution, name)) < least:
                 raise UserError(f"{name}: received {getattr(self.convolution, name)}; expected {least} or more.")
 
+    @opaque
     def forward(self, x: Tensor | Activity) -> Tensor:
         """Current for the neurons behind it."""
         shape = tuple((x.spikes if isinstance(x, Activity) else x).shape)
@@ -231,6 +233,7 @@ class TracedLinear(TracedLayer):
     def __init__(self, in_features: int, out_features: int, *, weights: Weights) -> None:
         super().__init__((out_features, in_features), weights)
 
+    @opaque
     def forward(self, x: Tensor | Activity) -> Tensor:
         """Current for the neurons behind it."""
         return self._multiply(x, _MatrixProduct())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bsnn.errors import UserError
+from bsnn.kernels.torch_internals import uncompiled
 from bsnn.nn.fused import recycling_state
 from bsnn.nn.neuron import Neuron, SpikeCount, evaluating
 from bsnn.nn.norm import estimating_statistics
@@ -76,7 +77,7 @@ def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
         >>> rates.by_layer()["lif1"]
         0.0
     """
-    layers = {name: module for name, module in net.named_modules() if isinstance(module, Neuron)}
+    layers = {name: module for name, module in uncompiled(net).named_modules() if isinstance(module, Neuron)}
     counts = {name: SpikeCount() for name in layers}
     handles = [module.register_forward_hook(counts[name]) for name, module in layers.items()]
     try:

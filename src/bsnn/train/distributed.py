@@ -4,10 +4,11 @@ The gradients of every time step are averaged before the flip, so all processes 
 torchrun there is one process and nothing here costs anything.
 """
 
+import gc
 import hashlib
 import os
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,11 +17,15 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from bsnn.errors import UserError
-from bsnn.optim import FlipOptimizer
+from bsnn.nn.norm import synchronize_statistics
 
 
 class LostProcess(UserError):
     """Another process has ended, so this one cannot go on."""
+
+
+class TrainedApart(UserError):
+    """The processes no longer hold the same weights."""
 
 
 class World(NamedTuple):
@@ -38,6 +43,14 @@ class World(NamedTuple):
     def is_first(self) -> bool:
         """Whether this process is the one that writes."""
         return self.rank == 0
+
+    def share(self, samples: int) -> float:
+        """What to multiply the mean loss of this process's samples by, if processes have unequal numbers of them.
+
+        Then the mean of the gradients over processes is that of the mean loss over all samples. All processes must
+        ask, each with at least one sample.
+        """
+        return samples * self.size / summed([samples], self)[0]
 
 
 def device_named(name: str, local_rank: int = 0) -> torch.device:
@@ -99,8 +112,7 @@ def joined_world(device: str = "auto") -> Iterator[World]:
     try:
         yield world
     except RuntimeError as error:
-        # The frames of the failed call hold the process group, whose threads must end here and not while Python does.
-        traceback.clear_frames(error.__traceback__)
+        traceback.clear_frames(error.__traceback__)  # which hold the group; see below
         # gloo has no error of its own: a plain one begins with the place in its source.
         if not isinstance(error, distributed.DistError) and "/gloo/" not in str(error):
             raise
@@ -110,6 +122,9 @@ def joined_world(device: str = "auto") -> Iterator[World]:
         ) from error
     finally:
         distributed.destroy_process_group()
+        # The threads of a group end with the last reference to it, which should not be while Python ends. This frees
+        # cycles of objects that hold the group; what else may hold it after a long training is not known.
+        gc.collect()
 
 
 @contextmanager
@@ -124,31 +139,34 @@ def first_on_machine(world: World) -> Iterator[None]:
 
 def average(tensors: Iterable[Tensor]) -> None:
     """Replaces tensors by their means over all processes, in place."""
+    if not distributed.is_initialized():
+        return
     for tensor in tensors:
         distributed.all_reduce(tensor)
         tensor /= distributed.get_world_size()
 
 
-def average_gradients(optimizers: Iterable[Optimizer]) -> None:
-    """Makes every gradient the mean over all processes before an optimizer uses it.
+def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """From now on, every backward pass makes the gradients that it adds to these parameters the means over processes.
 
-    A binary parameter's gradient is used at each time step, also where updates are accumulated: it is averaged as
-    soon as backward has made it. An ordinary optimizer's may grow over a sequence: its are averaged at its step.
+    It does so before they reach `.grad` or the momentum, so that whatever looks at gradients afterwards, such as
+    clipping, a scaler or a check for NaN, sees the same on all processes.
     """
 
-    def at_step(optimizer: Optimizer, *_: Any) -> None:
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        average(p.grad for p in parameters if p.grad is not None)
+    def averaged(gradient: Tensor) -> Tensor:
+        mean = gradient.clone(memory_format=torch.contiguous_format)  # autograd may use the gradient elsewhere
+        average([mean])
+        return mean
 
-    for optimizer in optimizers:
-        if isinstance(optimizer, FlipOptimizer):
-            optimizer.reduce_gradients(lambda gradient: average([gradient]))
-        else:
-            optimizer.register_step_pre_hook(at_step)
+    for parameter in dict.fromkeys(parameters):
+        trained = parameter.requires_grad
+        parameter.requires_grad_(True)  # also a frozen one, which may be trained later
+        parameter.register_hook(averaged)
+        parameter.requires_grad_(trained)
 
 
 def average_buffers(net: nn.Module) -> None:
-    """Makes BatchNorm's running statistics the same on all processes."""
+    """Makes BatchNorm's running statistics the same on all processes, by their means."""
     average(buffer for buffer in net.buffers() if buffer.is_floating_point())
 
 
@@ -160,8 +178,97 @@ def summed(values: Iterable[float], world: World) -> list[float]:
     return tensor.tolist()
 
 
-def check_identical(tensors: dict[str, Tensor], world: World) -> None:
-    """Raises if any tensor differs between processes, in any bit, and names the first that does."""
+def distribute(net: nn.Module, optimizers: Sequence[Optimizer], world: World, *, sync_batchnorm: bool = False) -> None:
+    """Prepares your own training loop for many processes; without torchrun it does nothing.
+
+    All processes take weights, buffers and the optimizers' state from the first. From then on, every gradient is the
+    mean over all processes before anything uses it, so that all of them make the same updates, in a plain loop as well
+    as by `online_update`, `stream_update` and `bptt_update`. Call it once, before the first update, on all processes.
+    Each of them must make as many backward passes as the others, through the same layers.
+
+    Args:
+        net: The network, the same on all processes.
+        optimizers: All optimizers that train it.
+        world: What `joined_world` gave.
+        sync_batchnorm: Whether BatchNorm in training uses the statistics of all processes' batches together. If not,
+            running statistics are each process's own: before an evaluation, call `estimate_statistics` and
+            `average_buffers`.
+
+    Raises:
+        UserError: If the processes hold different networks or optimizers.
+
+    Example:
+        >>> net = bsnn.models.vgg((8, 8), in_channels=1)
+        >>> binary, real = bsnn.split_parameters(net)
+        >>> optimizers = [bsnn.optim.BSO(binary), torch.optim.SGD(real, lr=0.1)]
+        >>> x, y = torch.randn(8, 1, 8, 8), torch.arange(8)
+        >>> with joined_world() as world:
+        ...     distribute(net, optimizers, world)
+        ...     mine = slice(world.rank, None, world.size)  # its part of the batch
+        ...     share = world.share(len(y[mine]))
+        ...     frames = itertools.repeat(x[mine], 4)
+        ...     loss = lambda logits: share * bsnn.step_loss(logits, y[mine], time_steps=4)
+        ...     _ = bsnn.online_update(net, frames, loss, optimizers)
+        ...     check_identical(net, optimizers, world)
+    """
+    if world.size == 1:
+        return
+    _check_alike(net, optimizers, world)
+    parts = [net, *optimizers]
+    states: list[Any] = [part.state_dict() if world.is_first else None for part in parts]
+    distributed.broadcast_object_list(states, src=0, device=world.device)
+    for part, state in zip(parts, states, strict=True):
+        part.load_state_dict(state)
+    held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    average_gradients([*net.parameters(), *held])
+    if sync_batchnorm:
+        synchronize_statistics(net)
+
+
+def _check_alike(net: nn.Module, optimizers: Sequence[Optimizer], world: World) -> None:
+    """Refuses networks and optimizers that differ in what the first process cannot send."""
+    named = {name: f"{tuple(p.shape)} {p.dtype}" for name, p in net.named_parameters()}
+    for number, optimizer in enumerate(optimizers):
+        sizes = [len(group["params"]) for group in optimizer.param_groups]
+        named[f"optimizer {number}"] = f"{type(optimizer).__name__} of {sizes} parameters"
+    gathered: list[Any] = [None] * world.size
+    distributed.all_gather_object(gathered, named)
+    first = gathered[0]
+    for rank, other in enumerate(gathered):
+        for name in [*first, *other]:
+            if first.get(name) != other.get(name):
+                raise UserError(
+                    f"distribute: {name} is {other.get(name, 'missing')} on process {rank} and "
+                    f"{first.get(name, 'missing')} on the first; expected the same network and optimizers on all. "
+                    "Build them from the same settings."
+                )
+
+
+def check_identical(net: nn.Module, optimizers: Sequence[Optimizer], world: World, *, statistics: bool = False) -> None:
+    """Compares weights and optimizers' state over all processes, bit by bit; once per epoch costs next to nothing.
+
+    Processes train apart if `distribute` was not called, or if one of them updates what the others do not.
+
+    Args:
+        net: The network.
+        optimizers: Its optimizers.
+        world: What `joined_world` gave.
+        statistics: Whether BatchNorm's running statistics must be the same too; see `distribute`.
+
+    Raises:
+        TrainedApart: If anything differs; it names the first tensor that does.
+    """
+    tensors = {f"net.{name}": value for name, value in net.state_dict().items()}
+    if not statistics:
+        tensors = {name: value for name, value in tensors.items() if "running_" not in name}
+    for number, optimizer in enumerate(optimizers):
+        for index, entry in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer{number}.{index}.{key}": v for key, v in entry.items() if isinstance(v, Tensor)}
+    compare_tensors(tensors, world)
+
+
+def compare_tensors(tensors: dict[str, Tensor], world: World) -> None:
+    """Raises `TrainedApart` if any tensor differs between processes, in any bit."""
     if world.size == 1:
         return
     digests = {
@@ -173,6 +280,10 @@ def check_identical(tensors: dict[str, Tensor], world: World) -> None:
     }
     gathered: list[Any] = [None] * world.size
     distributed.all_gather_object(gathered, digests)
-    for name, digest in digests.items():
-        if any(other.get(name) != digest for other in gathered):
-            raise RuntimeError(f"{name} differs between processes; they have trained apart, which is a bug of bsnn")
+    for name in dict.fromkeys(name for other in gathered for name in other):
+        if len({other.get(name) for other in gathered}) > 1:
+            raise TrainedApart(
+                f"{name} differs between processes, which have trained apart; expected the same bits on all. In your "
+                "own loop, call bsnn.train.distribute(net, optimizers, world) before the first update, and update on "
+                "all processes or on none."
+            )

@@ -111,7 +111,7 @@ class Trainer:
         if source is not None and self.flip is not None and not config.initial_momentum:
             self._take_momentum(source)
         if world.size > 1:
-            average_gradients(self.optimizers)
+            average_gradients(self.net.parameters())
         self.schedules = build_schedules(config, self.optimizers, len(self.train_loader))
         self.epoch = self.batch = self.batches = 0
         self.origins: list[Origin] = [{"from_batch": 0, **origin(config, world)}]
@@ -263,12 +263,13 @@ class Trainer:
 
         Raises:
             Diverged: If a weight is not finite.
-            RuntimeError: If the processes do not hold the same.
+            TrainedApart: If the processes do not hold the same.
         """
         for name, parameter in self.net.named_parameters():
             if name not in self._binary and not parameter.isfinite().all():
                 raise _diverged(f"a weight of {name} after {self.batches} batches")
-        check_identical(self._shared_tensors(), self.world)
+        # Within an epoch, running statistics are each process's own. Nothing uses them before they are estimated anew.
+        check_identical(self.net, self.optimizers, self.world, statistics=not self.batch)
         return {
             "config": dataclasses.asdict(self.config),
             "data": self.spec.as_json(),
@@ -282,22 +283,6 @@ class Trainer:
             "history": self.history,
             "origins": self.origins,
         }
-
-    def _shared_tensors(self) -> dict[str, Tensor]:
-        """What must be the same on all processes: weights, and the optimizers' state."""
-        tensors = {f"net.{name}": value for name, value in self.net.state_dict().items()}
-        if self.batch:
-            # Within an epoch, running statistics are each process's own. Nothing uses them before they are
-            # estimated anew.
-            tensors = {name: value for name, value in tensors.items() if "running_" not in name}
-        for number, optimizer in enumerate(self.optimizers):
-            for index, entry in optimizer.state_dict()["state"].items():
-                tensors |= {
-                    f"optimizer{number}.{index}.{key}": value
-                    for key, value in entry.items()
-                    if isinstance(value, Tensor)
-                }
-        return tensors
 
     def load_state(self, state: dict[str, Any]) -> list[str]:
         """Goes on where `state` was taken.
