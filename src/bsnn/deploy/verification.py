@@ -16,6 +16,7 @@ from bsnn.deploy.comparison import Watch, spikes_of, watching
 from bsnn.deploy.deployed import Deployed
 from bsnn.deploy.lowering import Lowered
 from bsnn.errors import UserError
+from bsnn.kernels import backend
 from bsnn.kernels.torch_internals import has_forward_hooks, tensors_in
 from bsnn.nn.neuron import LIFState, evaluating
 from bsnn.nn.trace import Activity
@@ -76,7 +77,7 @@ def _differs(how: str) -> UserError:
 def _trained(net: nn.Module, lowered: Lowered, watch: Watch, frames: Tensor) -> list[Tensor]:
     """Outputs of every time step; `watch` keeps the spikes."""
     like, logits, state = next(net.parameters(), torch.empty(0)), [], None
-    with evaluating(net), _refusing_changes(net), watching(lowered.modules, watch):
+    with evaluating(net), backend("reference"), _refusing_changes(net), watching(lowered.modules, watch):
         for frame in frames:
             try:
                 outputs, state = net(frame.to(like), state)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bsnn.kernels import backend
 from bsnn.nn.network import Sequential
 from bsnn.nn.neuron import evaluating
 from bsnn.nn.trace import Activity
@@ -54,7 +55,7 @@ def outputs(module: nn.Module, sequence: Tensor) -> Tensor:
     """
     net = Sequential(module)
     made, state = [], None
-    with evaluating(net):
+    with evaluating(net), backend("reference"):
         for frame in sequence:
             x, state = net(frame, state)
             made.append(x.spikes if isinstance(x, Activity) else x)
