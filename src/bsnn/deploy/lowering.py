@@ -244,12 +244,12 @@ def _check_equal(node: Node, x: Signal) -> None:
         share = share_differing(outputs(layer, sequence), outputs(lowered, sequence))
     except (RuntimeError, TypeError, ValueError) as error:
         raise UserError(
-            f"export: layer {node.name or 'the network'}, a {type(node.runs).__name__}, or what its lowered_as returns "
+            f"export: layer {node.name or 'the network'} ({type(node.runs).__name__}) or what its lowered_as returns "
             f"does not run on inputs of shape {tuple(sequence.shape[1:])} ({type(error).__name__}: {error})."
         ) from error
     if share > TOLERATED:
         raise UserError(
-            f"export: layer {node.name or 'the network'}, a {type(node.runs).__name__}, differs from what its "
+            f"export: layer {node.name or 'the network'} ({type(node.runs).__name__}) differs from what its "
             f"lowered_as returns in {share:.2%} of the values on random input; expected an equivalent module."
         )
 

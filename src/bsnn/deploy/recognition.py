@@ -87,7 +87,7 @@ def recognize(layer: nn.Module, known: Collection[type[nn.Module]], name: str = 
     changes = _overridden(type(module), found) or _patched(module)
     if changes:
         raise UserError(
-            f"export: layer {name or 'the network'} is a {type(module).__name__} {changes}, so it may not compute what "
+            f"export: layer {name or 'the network'} ({type(module).__name__}) {changes}, so it may not compute what "
             f"{found.__name__} does. If an equivalent module of known layers exists, define lowered_as(self) in its "
             "class and return that module."
         )
@@ -102,7 +102,7 @@ def _lowered(layer: nn.Module, name: str) -> nn.Module:
         lowered = layer.lowered_as()  # pyright: ignore[reportCallIssue]
     if not isinstance(lowered, nn.Module):
         raise UserError(
-            f"export: lowered_as of layer {name or 'the network'}, a {type(layer).__name__}, returned {lowered!r}; "
+            f"export: lowered_as of layer {name or 'the network'} ({type(layer).__name__}) returned {lowered!r}; "
             "expected an nn.Module."
         )
     return lowered
@@ -114,7 +114,7 @@ def _overridden(kind: type, known: type) -> str:
     inherited = {*dir(known), *(p.name for p in _parameters(known))}
     own = [name for base in order[: order.index(known)] for name in vars(base)]
     names = sorted({name for name in own if name in inherited} - _HARMLESS)
-    return f"that overrides {', '.join(names)}" if names else ""
+    return f"overrides {', '.join(names)} of {known.__name__}" if names else ""
 
 
 def _parameters(known: type) -> list[inspect.Parameter]:
@@ -126,7 +126,7 @@ def _parameters(known: type) -> list[inspect.Parameter]:
 def _patched(module: nn.Module) -> str:
     """Which methods of a module were replaced by attributes of the object."""
     names = sorted(name for name in vars(module) if callable(getattr(type(module), name, None)))
-    return f"whose own {', '.join(names)} was replaced by an attribute" if names else ""
+    return f"has attributes in the place of its methods: {', '.join(names)}" if names else ""
 
 
 def unsupported(layer: nn.Module, name: str, how: str = "") -> UserError:
