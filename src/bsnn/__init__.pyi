@@ -1,4 +1,6 @@
 from bsnn import data as data, models as models, optim as optim, train as train
+from bsnn.convert.snntorch import from_snntorch as from_snntorch
+from bsnn.convert.spikingjelly import from_spikingjelly as from_spikingjelly
 from bsnn.deploy.engine import Engine as Engine, digits_model as digits_model, load as load
 from bsnn.deploy.export import export as export
 from bsnn.errors import BackendWarning as BackendWarning, UserError as UserError

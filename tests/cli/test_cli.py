@@ -253,6 +253,23 @@ def test_predict_reads_pictures_arrays_and_folders(tmp_path: Path, capsys) -> No
     assert f"0.png  {labels[0]}  " in capsys.readouterr().out
 
 
+def test_predict_enters_folders_and_goes_on_after_a_bad_file(tmp_path: Path, capsys) -> None:
+    data = bsnn.data.digits("test")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "x.npy", data.samples[0])
+    (tmp_path / "a" / "notes.txt").write_text("no picture")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "x.npy").write_text("hidden")
+    assert cli.main(["predict", "digits", str(tmp_path), str(tmp_path / "none.png"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [Path(p["input"]).parent.name for p in result["predictions"]] == ["a", "b"]
+    assert [Path(u["input"]).name for u in result["unreadable"]] == ["notes.txt", "none.png"]
+    assert result["unreadable"][1]["reason"] == "there is no such file."
+    assert cli.main(["predict", "digits", str(tmp_path)]) == 0
+    assert "notes.txt  not read: not a complete picture" in capsys.readouterr().out
+
+
 def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -> None:
     assert cli.main(["inspect", str(finished_run), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

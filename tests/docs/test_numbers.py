@@ -89,6 +89,17 @@ def mutations(found: Any) -> list[str]:
     return [f"{found['files']:,} mutated model files"]
 
 
+def migration(found: Any) -> list[str]:
+    networks = found["networks"].values()
+    wrong, spikes = (sum(n[key] for n in networks) for key in ("spikes_that_differ", "spikes"))
+    apart = {p: max(n["largest_gradient_difference"] for name, n in found["networks"].items() if name.startswith(p))
+             for p in ("spikingjelly", "snntorch")}  # fmt: skip
+    return [
+        f"{len(networks)} networks: {wrong} of {spikes:,} spikes differ",
+        f"gradients by at most {apart['spikingjelly']:.0e} and {apart['snntorch']:.0e} of the largest",
+    ]
+
+
 def small_recipes(found: Any) -> list[str]:
     rows = found["recipes"].values()
     return [f"{row['mean_test_accuracy']:.3f} against {row['baselines']['logistic_regression']:.3f}" for row in rows]
@@ -177,7 +188,7 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, two_processes, inference, deployed, mutations,
-        small_recipes, sizes, cifar10_methods, training, memory, scaling,
+        migration, small_recipes, sizes, cifar10_methods, training, memory, scaling,
         *IN_REPRODUCE,
     )
 }  # fmt: skip

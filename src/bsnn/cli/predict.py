@@ -13,17 +13,19 @@ def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "predict", run, text)
     parser.add_argument("path", metavar="MODEL", help="a model file, a run directory, or `digits` for the one shipped")
-    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="pictures, sounds, recordings, .npy, or a folder")
+    parser.add_argument(
+        "inputs", metavar="INPUT", nargs="+", help="pictures, sounds, recordings, .npy, or a folder of these"
+    )
 
 
 def run(options: argparse.Namespace) -> Result:
     """Say what a deployed network sees in pictures, sounds, event recordings or arrays."""
     paths = [Path(text) for text in options.inputs]
-    return {"predictions": need("bsnn.deploy.files").predict_files(open_model(options.path), paths)}
+    return need("bsnn.deploy.files").predict_files(open_model(options.path), paths)
 
 
 def text(result: Result) -> str:
     """Words the result."""
-    lines = result["predictions"]
-    width = max(len(line["input"]) for line in lines)
-    return "\n".join(f"{line['input']:<{width}}  {line['label']}  {line['share']:.0%}" for line in lines)
+    width = max(len(line["input"]) for line in (*result["predictions"], *result["unreadable"]))
+    lines = [f"{line['input']:<{width}}  {line['label']}  {line['share']:.0%}" for line in result["predictions"]]
+    return "\n".join(lines + [f"{line['input']:<{width}}  not read: {line['reason']}" for line in result["unreadable"]])

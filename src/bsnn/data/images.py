@@ -132,7 +132,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything for damaged files.
         raise UserError(
-            f"{path}: not a complete picture ({error}); expected {', '.join(_FORMATS)}. Replace or remove the file."
+            f"{path}: not a complete picture ({error}); expected a whole file in one of {', '.join(_FORMATS)}."
         ) from error
 
 

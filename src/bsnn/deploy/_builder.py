@@ -75,13 +75,14 @@ class Builder:
     Args:
         spec: What the network takes.
         fraction_bits: Of fixed values.
+        flat: Whether inputs are features without height and width.
     """
 
-    def __init__(self, spec: InputSpec, fraction_bits: int) -> None:
+    def __init__(self, spec: InputSpec, fraction_bits: int, *, flat: bool = False) -> None:
         self.fraction_bits = fraction_bits
         self.unit = 2.0**-fraction_bits
         self.layers: list[Layer] = []
-        self.start = Signal(0, "input", spec.shape, 2.0**-spec.fraction_bits, 32768)
+        self.start = Signal(0, "input", spec.shape, 2.0**-spec.fraction_bits, 32768, flat=flat)
         self._values = [Value.input(spec.shape)]
 
     def add(self, layer: Layer, unit: float, mean: float = 0.0, variance: float = 0.0) -> Signal:
@@ -99,14 +100,16 @@ class Builder:
         gain = x.scale * x.source.unit / self.unit
         if x.weight is None:
             multiplier, shift = multipliers(gain)
-            return self.add(Scale(x.name, (x.source.index,), shift, multiplier, offset), self.unit, *x.strays())
-        return self._binary(x, gain, offset) if x.binary else self._real(x, offset)
+            made = self.add(Scale(x.name, (x.source.index,), shift, multiplier, offset), self.unit, *x.strays())
+        else:
+            made = self._binary(x, gain, offset) if x.binary else self._real(x, offset)
+        return replace(made, flat=x.source.flat)
 
     def to_fixed(self, x: Signal, name: str) -> Signal:
         """The same as fixed values."""
         if x.kind == "fixed":
             return x
-        return replace(self.settled(Pending.unscaled(name, x)), flat=x.flat)
+        return self.settled(Pending.unscaled(name, x))
 
     def _binary(self, x: Pending, gain: np.ndarray, offset: np.ndarray) -> Signal:
         assert x.weight is not None

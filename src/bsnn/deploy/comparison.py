@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from bsnn.data.dataset import Dataset
 from bsnn.data.loader import Loader
 from bsnn.data.subset import some_samples
 from bsnn.deploy.engine import Engine
-from bsnn.deploy.schema import Artifact, Synapse
+from bsnn.deploy.lowering import Lowered
+from bsnn.deploy.schema import Synapse
 from bsnn.errors import UserError
 from bsnn.nn.neuron import evaluating
 from bsnn.online.evaluate import predict
@@ -38,17 +39,17 @@ class Changes(NamedTuple):
     """Of the deployed network."""
 
 
-class _Watch:
+class Watch:
     """What the layers of the trained network take and make.
 
     Args:
-        artifact: The deployed network, whose layers have the names of the trained ones.
+        lowered: The deployed network.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, lowered: Lowered) -> None:
+        artifact = lowered.artifact
         synapses = [layer for layer in artifact.layers if isinstance(layer, Synapse)]
         self.lifs = [artifact.layers[i].name for i in artifact.lifs]
-        self.names = {*self.lifs, *(layer.name for layer in synapses)}
         self.spikes: dict[str, list[Tensor]] = {}
         """By layer, of one batch, one entry per time step."""
         self._limits = {
@@ -59,11 +60,13 @@ class _Watch:
         self._cut, self._currents = Counter[str](), Counter[str]()
 
     def __call__(self, name: str, entering: Any, leaving: Any) -> None:
+        """What `watching` calls."""
         if name in self.lifs:
-            self.spikes.setdefault(name, []).append(leaving[0].spikes)
+            self.spikes.setdefault(name, []).append(spikes_of(leaving))
         elif name in self._limits:
-            self._cut[name] += int((entering.abs() > self._limits[name]).sum())
-            self._currents[name] += entering.numel()
+            current = spikes_of(entering)
+            self._cut[name] += int((current.abs() > self._limits[name]).sum())
+            self._currents[name] += current.numel()
 
     def currents_cut(self) -> dict[str, float]:
         """See `Changes`."""
@@ -71,22 +74,23 @@ class _Watch:
 
 
 @torch.no_grad()
-def compare(net: nn.Module, artifact: Artifact, data: Dataset, samples: int) -> Changes:
+def compare(net: nn.Module, lowered: Lowered, data: Dataset, samples: int) -> Changes:
     """What the conversion changed.
 
     Args:
         net: The trained network.
-        artifact: The deployed one.
+        lowered: The deployed one.
         data: Where samples come from.
         samples: How many to compare on, spread evenly over `data`.
     """
     if samples < 1:
         raise UserError(f"samples: received {samples}; expected at least 1 to compare on.")
-    engine, device = Engine(artifact), next(net.parameters()).device
-    watch = _Watch(artifact)
+    artifact = lowered.artifact
+    engine, device = Engine(artifact), next(net.parameters(), torch.empty(0)).device
+    watch = Watch(lowered)
     changed, fired, chances = Counter[str](), Counter[str](), Counter[str]()
     count = moved = right_before = right_after = 0
-    with evaluating(net), _watching(net, watch.names, watch):
+    with evaluating(net), watching(lowered.modules, watch):
         for inputs, labels in Loader(some_samples(data, samples), _BATCH).ordered():
             watch.spikes.clear()
             still = None if data.kind == "event" else artifact.time_steps
@@ -94,10 +98,12 @@ def compare(net: nn.Module, artifact: Artifact, data: Dataset, samples: int) -> 
             record: dict[str, np.ndarray] = {}
             after = engine.outputs(inputs.numpy(), record).argmax(1)
             for name, theirs in record.items():
-                ours = torch.stack(watch.spikes[name]).cpu().numpy().reshape(theirs.shape)
-                changed[name] += int((ours != theirs).sum())
                 fired[name] += int(theirs.sum())
                 chances[name] += theirs.size
+                if name not in watch.spikes:  # a layer that only the deployed network has
+                    continue
+                ours = torch.stack(watch.spikes[name]).cpu().numpy().reshape(theirs.shape)
+                changed[name] += int((ours != theirs).sum())
             count += len(labels)
             moved += int((before != after).sum())
             right_before += int((before == labels.numpy()).sum())
@@ -106,13 +112,19 @@ def compare(net: nn.Module, artifact: Artifact, data: Dataset, samples: int) -> 
     return Changes(count, shares, watch.currents_cut(), moved, right_before / count, right_after / count, rates)
 
 
+def spikes_of(value: Any) -> Tensor:
+    """The spikes, or the current, in what a layer takes or returns."""
+    while isinstance(value, tuple):  # an activity, or an output and a state
+        value = value[0]
+    return value
+
+
 @contextmanager
-def _watching(net: nn.Module, names: Collection[str], watch: Callable[[str, Any, Any], None]) -> Iterator[None]:
+def watching(modules: Mapping[str, nn.Module], watch: Callable[[str, Any, Any], None]) -> Iterator[None]:
     """Calls `watch(name, input, output)` after each of these layers; a module that is used twice has two names."""
     uses: dict[nn.Module, list[str]] = {}
-    for name, module in net.named_modules(remove_duplicate=False):  # in the order in which they are computed
-        if name in names:
-            uses.setdefault(module, []).append(name)
+    for name, module in modules.items():  # in the order in which they are computed
+        uses.setdefault(module, []).append(name)
 
     def hook(of: list[str]) -> Callable[[nn.Module, Any, Any], None]:
         turns = itertools.cycle(of)

@@ -1,7 +1,7 @@
 """The deployed network as a torch module: the same integers, in torch's own operations, to check an export against.
 
-Integers are held in int64 tensors. Convolutions run in double precision, which is exact for sums below 2^31, in any
-order.
+Integers are held in int64 tensors. Convolutions run in floating point, which is exact in any order: in single precision
+for sums below 2^24, in double precision below 2^31.
 """
 
 from typing import Any
@@ -46,7 +46,9 @@ class Deployed(Stateful):
             if isinstance(layer, Lif):
                 self.add_module(_key(i), _Neurons(layer))
             if isinstance(layer, Synapse):
-                self.register_buffer(f"{_key(i)}_weight", torch.from_numpy(layer.dense().astype(np.float64)))
+                small = layer.largest_sum(artifact.values[layer.inputs[0]]) < 2**24
+                weight = layer.dense().astype(np.float32 if small else np.float64)
+                self.register_buffer(f"{_key(i)}_weight", torch.from_numpy(weight))
             if isinstance(layer, Synapse | Scale):
                 for name in ("multiplier", "offset"):
                     values = torch.from_numpy(getattr(layer, name).astype(np.int64))

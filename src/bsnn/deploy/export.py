@@ -17,6 +17,7 @@ from bsnn.deploy.deployed import Deployed
 from bsnn.deploy.lowering import lower
 from bsnn.deploy.quantize import input_spec
 from bsnn.deploy.schema import Lif
+from bsnn.deploy.verification import verify
 from bsnn.errors import UserError
 from bsnn.kernels.torch_internals import uncompiled
 
@@ -76,11 +77,14 @@ def export(
         taken = input_spec(known, bounded=True)
         classes, name = classes or known.classes or None, name or known.name
         time_steps = known.shape[0] if known.kind == "event" else time_steps
-    artifact = lower(net, taken, name=name or "network", classes=classes, time_steps=time_steps)
-    changes = None if data is None else compare(net, artifact, data, samples)
+    features = known is None and len(tuple(input_shape or ())) == 1
+    described = {"name": name or "network", "classes": classes, "time_steps": time_steps}
+    lowered = lower(net, taken, features=features, **described)
+    verify(net, lowered, taken.shape[:1] if features else taken.shape)
+    changes = None if data is None else compare(net, lowered, data, samples)
     rates = firing_rates or (changes.firing_rates if changes else {})
-    layers = (replace(x, firing_rate=rates.get(x.name)) if isinstance(x, Lif) else x for x in artifact.layers)
-    artifact = replace(artifact, layers=tuple(layers))
+    layers = (replace(x, firing_rate=rates.get(x.name)) if isinstance(x, Lif) else x for x in lowered.artifact.layers)
+    artifact = replace(lowered.artifact, layers=tuple(layers))
     return Exported(os.fspath(path), write(path, artifact), changes, Deployed(artifact))
 
 

@@ -59,20 +59,33 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    """All files below a folder, such as one with a folder per class; hidden ones are left out."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(folder).parts))
 
 
-def predict_files(engine: Engine, paths: list[Path]) -> list[dict[str, Any]]:
-    """The class of each file, and of each sample of an array `[B, C, H, W]`.
+def predict_files(engine: Engine, paths: list[Path]) -> dict[str, list[dict[str, Any]]]:
+    """The class of each file, and of each sample of an array `[B, C, H, W]`; and which files cannot be read, and why.
 
     Args:
         engine: The network.
-        paths: Files, or folders whose files are taken in the order of their names.
+        paths: Files, or folders whose files are taken in the order of their names, those of subfolders too.
+
+    Raises:
+        UserError: No file can be read.
     """
     found = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
     if not found:
         raise UserError(f"{paths[0] if paths else 'input'}: holds no files; expected at least one input.")
-    return [line for path in found for line in _predictions(engine, path)]
+    predictions, unreadable = [], []
+    for path in found:
+        try:
+            predictions += _predictions(engine, path)
+        except (UserError, OSError) as error:
+            if len(unreadable) + 1 == len(found):
+                raise
+            unreadable.append({"input": f"{path}", "reason": str(error).removeprefix(f"{path}: ")})
+    return {"predictions": predictions, "unreadable": unreadable}
 
 
 def _predictions(engine: Engine, path: Path) -> Iterator[dict[str, Any]]:

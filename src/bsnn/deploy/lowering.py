@@ -6,9 +6,9 @@ bits after the point, and the real-valued weights, and what enters those, to 16 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,23 +16,38 @@ from torch import Tensor, nn
 
 from bsnn.deploy import schema
 from bsnn.deploy._builder import Builder, Pending, Signal
+from bsnn.deploy._pooling import lower_pool
 from bsnn.deploy.quantize import fraction_bits
-from bsnn.deploy.schema import LARGEST, Artifact, AveragePool, InputSpec, Lif, MaxPool
+from bsnn.deploy.recognition import Node, recognize, unsupported
+from bsnn.deploy.schema import LARGEST, Artifact, InputSpec, Lif
 from bsnn.errors import UserError
-from bsnn.kernels.torch_internals import named_layers
 from bsnn.nn.bits import BinaryParameter, signs
-from bsnn.nn.network import Concat, Residual, Sequential
+from bsnn.nn.equivalence import TOLERATED, double_copy, outputs, random_currents, share_differing
+from bsnn.nn.network import Concat, ImageNetwork, Residual, Sequential
 from bsnn.nn.neuron import LIF
-from bsnn.nn.synapse import TracedConv2d, TracedLayer, TracedLinear
+from bsnn.nn.norm import BatchNorm1d, BatchNorm2d
+from bsnn.nn.synapse import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLayer, TracedLinear
 
-_PASSING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-_CONVOLUTIONS = (nn.Conv2d, TracedConv2d)
-_PRODUCTS = (nn.Linear, TracedLinear)
-_POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
+_SAMPLES = 4
 
 
-def lower(net: nn.Module, spec: InputSpec, *, name: str, classes: Sequence[str] | None, time_steps: int) -> Artifact:
+class Lowered(NamedTuple):
+    """A deployed network, and where its neurons and synapses come from."""
+
+    artifact: Artifact
+    modules: dict[str, nn.Module]
+    """What the trained network runs for them, by the name of the deployed layer, in the order of the computation."""
+
+
+def lower(
+    net: nn.Module,
+    spec: InputSpec,
+    *,
+    name: str,
+    classes: Sequence[str] | None,
+    time_steps: int,
+    features: bool = False,
+) -> Lowered:
     """The deployed network of a trained one.
 
     Args:
@@ -41,12 +56,13 @@ def lower(net: nn.Module, spec: InputSpec, *, name: str, classes: Sequence[str] 
         name: What it is called.
         classes: A name for each output; numbers if None.
         time_steps: T.
+        features: Whether the network takes features without height and width, `[B, C]`.
     """
-    thresholds = [module.threshold for module in net.modules() if isinstance(module, LIF)]
-    bits = fraction_bits(max(thresholds, default=1.0))
+    tree = recognize(net, _LOWERED.keys())
     _check_finite(net)
-    builder = Builder(spec, bits)
-    output = builder.settled(_Walk(builder).walk(net, builder.start, ""))
+    builder = Builder(spec, fraction_bits(max(_thresholds(tree), default=1.0)), flat=features)
+    walk = _Walk(builder)
+    output = builder.settled(walk(tree, builder.start))
     if output.kind == "input":
         output = builder.to_fixed(output, "output")
     if output.shape[1:] != (1, 1):
@@ -56,7 +72,8 @@ def lower(net: nn.Module, spec: InputSpec, *, name: str, classes: Sequence[str] 
         raise UserError(f"export: received {len(names)} class names; the network has {output.shape[0]} outputs.")
     if output.index != len(builder.layers):
         raise UserError("export: the network's last layer changes nothing; expected its output there.")
-    return Artifact(name, names, time_steps, bits, spec, tuple(builder.layers), output.unit)
+    artifact = Artifact(name, names, time_steps, builder.fraction_bits, spec, tuple(builder.layers), output.unit)
+    return Lowered(artifact, walk.modules)
 
 
 def _check_finite(net: nn.Module) -> None:
@@ -65,60 +82,68 @@ def _check_finite(net: nn.Module) -> None:
             raise UserError(f"export: {name} holds NaN or infinite numbers; expected a network that was trained well.")
 
 
+def _thresholds(node: Node) -> list[float]:
+    return [_number(part, "threshold") for part in node.walk() if part.known is LIF]
+
+
+def _number(node: Node, attribute: str) -> float:
+    """A number of a layer of neurons."""
+    value = getattr(node.module, attribute)
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise UserError(
+            f"export: layer {node.name} has a {attribute} of shape {tuple(value.shape)}; a deployed layer of neurons "
+            "has one for all."
+        )
+    return float(value)
+
+
 class _Walk:
-    """Adds the layers of a network to a builder."""
+    """Adds the layers of a network to a builder; called with a node and what enters it, returns what leaves it."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
+        self.modules: dict[str, nn.Module] = {}
 
-    def walk(self, layer: nn.Module, x: Signal | Pending, name: str) -> Signal | Pending:
-        """What leaves a layer that `x` enters."""
-        prefix = f"{name}." if name else ""
-        if isinstance(layer, _PASSING):
-            return x
-        if isinstance(layer, Sequential | nn.Sequential):
-            for child_name, child in named_layers(layer).items():
-                x = self.walk(child, x, prefix + child_name)
-            return x
-        if isinstance(layer, _NORMS):
-            return self._normalized(layer, x, name)
+    def __call__(self, node: Node, x: Signal | Pending) -> Signal | Pending:
+        if node.runs is not node.module:
+            x = self.builder.settled(x)
+            _check_equal(node, x)
+        return _LOWERED[node.known](self, node, x)
+
+    def passed(self, node: Node, x: Signal | Pending) -> Signal | Pending:
+        """Nothing happens in evaluation."""
+        return x
+
+    def sequence(self, node: Node, x: Signal | Pending) -> Signal | Pending:
+        """One layer after another."""
+        for child in node.children:
+            x = self(child, x)
+        return x
+
+    def branches(self, node: Node, x: Signal | Pending) -> Signal:
+        """Layers side by side, added or joined."""
         entering = self.builder.settled(x)
-        if isinstance(layer, Residual | Concat):
-            branches = [self.walk(b, entering, prefix + n) for n, b in named_layers(layer).items()]
-            return self._joined(layer, name, [self.builder.settled(branch) for branch in branches])
-        if isinstance(layer, LIF):
-            return self._neurons(layer, entering, name)
-        if isinstance(layer, _CONVOLUTIONS):
-            return self._convolution(layer, entering, name)
-        if isinstance(layer, _PRODUCTS):
-            return self._product(layer, entering, name)
-        if isinstance(layer, nn.Flatten):
-            if (layer.start_dim, layer.end_dim) != (1, -1):
-                raise _unsupported(layer, name, "of some axes only")
-            return replace(entering, flat=True)
-        if isinstance(layer, _POOLS):
-            return self._pool(layer, entering, name)
-        raise _unsupported(layer, name)
-
-    def _joined(self, layer: nn.Module, name: str, parts: list[Signal]) -> Signal:
-        flat = any(part.flat for part in parts)
-        if flat and len({part.shape for part in parts}) > 1:
-            raise _unsupported(layer, name, "of branches that are flattened and others that are not")
+        parts = [self.builder.settled(self(child, entering)) for child in node.children]
+        if len({part.flat for part in parts}) > 1:
+            raise unsupported(node.module, node.name, "of branches that are flattened and others that are not")
         whole = all(part.kind in ("spikes", "counts") for part in parts) and len({part.unit for part in parts}) == 1
         if not whole:
-            parts = [self.builder.to_fixed(part, name) for part in parts]
+            parts = [self.builder.to_fixed(part, node.name) for part in parts]
         inputs = tuple(part.index for part in parts)
         means, variances = [part.mean for part in parts], [part.variance for part in parts]
-        if isinstance(layer, Residual):
-            made = self.builder.add(schema.Add(name, inputs), parts[0].unit, sum(means), sum(variances))
+        if node.known is Residual:
+            made = self.builder.add(schema.Add(node.name, inputs), parts[0].unit, sum(means), sum(variances))
         else:
-            made = self.builder.add(schema.Concat(name, inputs), parts[0].unit, max(means), max(variances))
-        return replace(made, flat=flat)
+            made = self.builder.add(schema.Concat(node.name, inputs), parts[0].unit, max(means), max(variances))
+        return replace(made, flat=parts[0].flat)
 
-    def _normalized(self, norm: Any, x: Signal | Pending, name: str) -> Pending:
+    def norm(self, node: Node, x: Signal | Pending) -> Pending:
+        """BatchNorm with its running statistics, folded into what is pending."""
+        norm: Any = node.module
         if norm.running_mean is None:
             raise UserError(
-                f"export: layer {name} keeps no running statistics; expected a BatchNorm with track_running_stats=True."
+                f"export: layer {node.name} keeps no running statistics; expected a BatchNorm with "
+                "track_running_stats=True."
             )
         deviation = (norm.running_var.double() + norm.eps).sqrt()
         gamma = torch.ones_like(deviation) if norm.weight is None else norm.weight.detach().double()
@@ -131,119 +156,117 @@ class _Walk:
         scale, shift = _numpy(slope), _numpy(beta - mean * slope)
         if isinstance(x, Signal):
             if x.flat and x.shape[1:] != (1, 1):
-                raise _unsupported(norm, name, "behind a Flatten; put it before")
-            x = Pending.unscaled(name, x)
+                raise unsupported(norm, node.name, "behind a Flatten; put it before")
+            x = Pending.unscaled(node.name, x)
         spread = float(beta.abs().max()), float(gamma.square().max())
         return replace(x, scale=x.scale * scale, shift=x.shift * scale + shift, spread=spread)
 
-    def _neurons(self, lif: LIF, x: Signal, name: str) -> Signal:
-        current = self.builder.to_fixed(x, f"{name}.current")
-        threshold = max(1, round(lif.threshold / self.builder.unit))
-        spikes = self.builder.add(Lif(name, (current.index,), round(lif.leak * 65536), threshold), 1.0)
-        return replace(spikes, flat=x.flat)
+    def neurons(self, node: Node, x: Signal | Pending) -> Signal:
+        """Leak, threshold, soft reset."""
+        entering = self.builder.settled(x)
+        current = self.builder.to_fixed(entering, f"{node.name}.current")
+        leak, threshold = (_number(node, attribute) for attribute in ("leak", "threshold"))
+        numbers = round(leak * 65536), max(1, round(threshold / self.builder.unit))
+        self.modules[node.name] = node.runs
+        spikes = self.builder.add(Lif(node.name, (current.index,), *numbers), 1.0)
+        return replace(spikes, flat=entering.flat)
 
-    def _convolution(self, layer: Any, x: Signal, name: str) -> Pending:
-        if x.flat:
-            raise _unsupported(layer, name, "behind a Flatten")
+    def convolution(self, node: Node, x: Signal | Pending) -> Pending:
+        """A convolution with real or one-bit weights."""
+        layer, entering = node.module, self.builder.settled(x)
+        if entering.flat:
+            raise unsupported(layer, node.name, "behind a Flatten")
         if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
-            raise _unsupported(layer, name, "with such padding; give it as numbers, filled with zeros")
-        shared = layer if isinstance(layer, nn.Conv2d) else layer.convolution
+            raise unsupported(layer, node.name, "with such padding; give it as numbers, filled with zeros")
+        shared: Any = layer if isinstance(layer, nn.Conv2d) else layer.convolution
         geometry = {key: getattr(shared, key) for key in ("stride", "padding", "dilation", "groups")}
-        return _synapse(layer, x, name, _weights(layer), geometry)
+        return self._synapse(node, entering, _weights(node), geometry)
 
-    def _product(self, layer: Any, x: Signal, name: str) -> Pending:
-        if not x.flat and x.shape[1:] != (1, 1):
-            raise _unsupported(layer, name, f"on inputs of shape {x.shape}; put a Flatten before it")
-        weight = _weights(layer)
-        if weight.shape[1] != math.prod(x.shape):
+    def product(self, node: Node, x: Signal | Pending) -> Pending:
+        """A matrix product with real or one-bit weights."""
+        entering = self.builder.settled(x)
+        if not entering.flat:
+            raise unsupported(node.module, node.name, f"on inputs of shape {entering.shape}; put a Flatten before it")
+        weight = _weights(node)
+        if weight.shape[1] != math.prod(entering.shape):
             raise UserError(
-                f"export: layer {name} takes {weight.shape[1]} features and is given {math.prod(x.shape)} {x.shape}; "
-                "expected the input_shape that the network was built for."
+                f"export: layer {node.name} takes {weight.shape[1]} features and is given {math.prod(entering.shape)} "
+                f"{entering.shape}; expected the input_shape that the network was built for."
             )
         geometry = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
-        return _synapse(layer, x, name, weight.reshape(len(weight), *x.shape), geometry)
+        return self._synapse(node, entering, weight.reshape(len(weight), *entering.shape), geometry)
 
-    def _pool(self, layer: Any, x: Signal, name: str) -> Signal:
-        if x.flat:
-            raise _unsupported(layer, name, "behind a Flatten")
-        if x.kind == "input":
-            x = self.builder.to_fixed(x, f"{name}.input")
-        if isinstance(layer, nn.MaxPool2d):
-            if _both(layer.dilation) != (1, 1) or layer.return_indices:
-                raise _unsupported(layer, name, "with dilation or indices")
-            largest = MaxPool(name, (x.index,), **_window(layer), ceil=layer.ceil_mode)
-            return self.builder.add(largest, x.unit, x.mean, x.variance)
-        pool = _average_pool(layer, x, name)
-        if x.kind != "fixed" and _same_divisor(pool, x):
-            return self.builder.add(pool, x.unit / (pool.kernel[0] * pool.kernel[1]))
-        # Windows at the border divide by another number, so the division cannot wait.
-        fixed = self.builder.to_fixed(x, f"{name}.input")
-        return self.builder.add(replace(pool, inputs=(fixed.index,)), fixed.unit, fixed.mean, fixed.variance)
+    def _synapse(self, node: Node, x: Signal, weight: np.ndarray, geometry: dict[str, Any]) -> Pending:
+        layer: Any = node.module
+        bias = getattr(layer, "bias", None)
+        shift = np.zeros(len(weight)) if bias is None else _numpy(bias.detach().double())
+        binary = isinstance(layer, TracedLayer) and layer.weights != "real"
+        self.modules[node.name] = node.runs
+        geometry = {**geometry, "out": len(weight), "kernel": weight.shape[2:]}
+        return Pending(node.name, x, weight, binary, geometry, np.ones(len(weight)), shift)
+
+    def flatten(self, node: Node, x: Signal | Pending) -> Signal:
+        """Of all axes but the batch."""
+        layer: Any = node.module
+        if (layer.start_dim, layer.end_dim) != (1, -1):
+            raise unsupported(layer, node.name, "of some axes only")
+        return replace(self.builder.settled(x), flat=True)
+
+    def pool(self, node: Node, x: Signal | Pending) -> Signal:
+        """Average and maximum pooling."""
+        return lower_pool(self.builder, node, self.builder.settled(x))
 
 
-def _unsupported(layer: nn.Module, name: str, how: str = "") -> UserError:
-    return UserError(
-        f"export: layer {name or 'the network'} is a {type(layer).__name__}{' ' + how if how else ''}, which has no "
-        "deployed form; expected convolutions, linear layers, BatchNorm, LIF, pooling, Flatten, and Sequential, "
-        "Residual and Concat of them."
-    )
+_LOWERED: dict[type[nn.Module], Callable[[_Walk, Node, Signal | Pending], Signal | Pending]] = {
+    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d), _Walk.passed),
+    **dict.fromkeys((nn.Sequential, Sequential, ImageNetwork), _Walk.sequence),
+    **dict.fromkeys((Residual, Concat), _Walk.branches),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, BatchNorm1d, BatchNorm2d), _Walk.norm),
+    **dict.fromkeys((nn.Conv2d, TracedConv2d, BinaryConv2d), _Walk.convolution),
+    **dict.fromkeys((nn.Linear, TracedLinear, BinaryLinear), _Walk.product),
+    **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d), _Walk.pool),
+    nn.Flatten: _Walk.flatten,
+    LIF: _Walk.neurons,
+}
+"""How each known class is lowered. Look-ups are by exact class: see `recognition`."""
+
+
+def _check_equal(node: Node, x: Signal) -> None:
+    """Refuses a layer that does not compute what its `lowered_as` returns."""
+    layer = double_copy(node.runs).to("cpu")
+    size = (math.prod(x.shape),) if x.flat else x.shape
+    sequence = random_currents(_SAMPLES, *size, scale=max(_thresholds(node), default=1.0))
+    if x.kind in ("spikes", "counts"):
+        sequence = (sequence.abs() * x.high).floor().clamp(max=x.high) * x.unit
+    try:
+        with torch.no_grad():
+            lowered = layer.lowered_as()  # pyright: ignore[reportCallIssue]
+        share = share_differing(outputs(layer, sequence), outputs(lowered, sequence))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"export: layer {node.name or 'the network'} ({type(node.runs).__name__}) or what its lowered_as returns "
+            f"does not run on inputs of shape {tuple(sequence.shape[1:])} ({type(error).__name__}: {error})."
+        ) from error
+    if share > TOLERATED:
+        raise UserError(
+            f"export: layer {node.name or 'the network'} ({type(node.runs).__name__}) differs from what its "
+            f"lowered_as returns in {share:.2%} of the values on random input; expected an equivalent module."
+        )
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
 
 
-def _weights(layer: Any) -> np.ndarray:
+def _weights(node: Node) -> np.ndarray:
     """Real weights, or ±1 of binary and latent ones, in double precision."""
+    layer: Any = node.module
+    if not isinstance(layer.weight, nn.Parameter):
+        raise UserError(
+            f"export: the weight of layer {node.name} is computed from other tensors (pruning, weight_norm); make it "
+            "an ordinary parameter first, with torch.nn.utils.prune.remove or remove_weight_norm."
+        )
     weight = signs(layer.weight) if isinstance(layer.weight, BinaryParameter) else layer.weight.detach()
     if isinstance(layer, TracedLayer) and layer.weights == "latent":
         weight = torch.where(weight < 0, -1.0, 1.0)
     return _numpy(weight.double())
-
-
-def _synapse(layer: Any, x: Signal, name: str, weight: np.ndarray, geometry: dict[str, Any]) -> Pending:
-    bias = getattr(layer, "bias", None)
-    shift = np.zeros(len(weight)) if bias is None else _numpy(bias.detach().double())
-    binary = isinstance(layer, TracedLayer) and layer.weights != "real"
-    geometry = {**geometry, "out": len(weight), "kernel": weight.shape[2:]}
-    return Pending(name, x, weight, binary, geometry, np.ones(len(weight)), shift)
-
-
-def _both(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
-
-
-def _window(layer: Any) -> dict[str, Any]:
-    pairs = {"kernel": layer.kernel_size, "stride": layer.stride, "padding": layer.padding}
-    return {key: _both(value) for key, value in pairs.items()}
-
-
-def _average_pool(layer: Any, x: Signal, name: str) -> AveragePool:
-    if isinstance(layer, nn.AdaptiveAvgPool2d):
-        window = _adaptive_window(layer, x, name)
-        return AveragePool(name, (x.index,), **window, ceil=False, count_padding=True)
-    if layer.divisor_override:
-        raise _unsupported(layer, name, "with divisor_override")
-    window = _window(layer)
-    return AveragePool(name, (x.index,), **window, ceil=layer.ceil_mode, count_padding=layer.count_include_pad)
-
-
-def _adaptive_window(layer: nn.AdaptiveAvgPool2d, x: Signal, name: str) -> dict[str, Any]:
-    wanted = layer.output_size if isinstance(layer.output_size, tuple) else (layer.output_size, layer.output_size)
-    sides = [side if want is None else want for side, want in zip(x.shape[1:], wanted, strict=True)]
-    if any(have % want for have, want in zip(x.shape[1:], sides, strict=True)):
-        raise _unsupported(layer, name, f"from {x.shape[1:]} to {tuple(sides)}, which are no equal windows")
-    kernel = (x.shape[1] // sides[0], x.shape[2] // sides[1])
-    return {"kernel": kernel, "stride": kernel, "padding": (0, 0)}
-
-
-def _same_divisor(pool: AveragePool, x: Signal) -> bool:
-    """Whether every window of spikes is divided by the kernel's size."""
-    _, rows, columns = pool.pooled(x.shape)
-    within = all(
-        (length - 1) * s + k <= side + 2 * p
-        for side, length, k, s, p in zip(
-            x.shape[1:], (rows, columns), pool.kernel, pool.stride, pool.padding, strict=True
-        )
-    )
-    return within and (pool.count_padding or pool.padding == (0, 0))

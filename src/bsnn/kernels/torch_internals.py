@@ -77,6 +77,11 @@ def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:
     return list(module._forward_hooks.values())
 
 
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether a hook of its own sees what enters or leaves a module; see `forward_hooks`."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def has_other_hooks(module: nn.Module) -> bool:
     """Whether anything but a forward hook of its own watches a module; see `forward_hooks`."""
     own = module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
