@@ -8,10 +8,6 @@ from foreign import layer, neuron, snntorch
 from torch import Tensor, nn
 
 import bsnn
-from bsnn.convert import _rules
-
-no_hard_reset = pytest.mark.skipif(_rules._hard_reset_lif() is None, reason="no neuron with a hard reset")
-no_full_bptt = pytest.mark.skipif(not hasattr(bsnn.BPTT(), "detach_reset"), reason="the reset is always detached")
 
 
 def jelly(**options: Any) -> nn.Module:
@@ -52,10 +48,8 @@ def both(net: nn.Module, ours: nn.Module) -> tuple[Tensor, Tensor]:
     return torch.stack([theirs(net, frame) for frame in frames]), torch.stack(made)
 
 
-@pytest.mark.parametrize("detach", [True, pytest.param(False, marks=no_full_bptt)])
-@pytest.mark.parametrize(
-    "reset", [None, pytest.param(0.0, marks=no_hard_reset), pytest.param(-0.3, marks=no_hard_reset)]
-)
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("reset", [None, 0.0, -0.3])
 @pytest.mark.parametrize("constants", [{}, {"tau": 1.7, "decay_input": True}, {"tau": 3.0, "decay_input": False}])
 def test_spikes_and_gradients_are_those_of_spikingjelly(
     constants: dict[str, Any], reset: float | None, detach: bool
@@ -78,11 +72,9 @@ def test_spikes_and_gradients_are_those_of_spikingjelly(
     [
         {"beta": 1.0},
         {"beta": 1.0, "init_hidden": False},
-        pytest.param({"beta": 0.8, "reset_mechanism": "zero"}, marks=no_hard_reset),
-        pytest.param(
-            {"beta": 0.8, "reset_mechanism": "zero", "reset_delay": False}, marks=[no_hard_reset, no_full_bptt]
-        ),
-        pytest.param({"beta": 1.7, "reset_mechanism": "zero", "output": True}, marks=no_hard_reset),
+        {"beta": 0.8, "reset_mechanism": "zero"},
+        {"beta": 0.8, "reset_mechanism": "zero", "reset_delay": False},
+        {"beta": 1.7, "reset_mechanism": "zero", "output": True},
     ],
 )
 def test_spikes_and_gradients_are_those_of_snntorch(options: dict[str, Any]) -> None:

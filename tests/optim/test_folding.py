@@ -89,28 +89,18 @@ def test_one_gradient_is_alive_at_a_time() -> None:
     flip, alive = BSO(net.parameters()), []
     unguarded = nn.Parameter.__torch_function__
     read: Any = Tensor.grad
+    fold = flip._fold
 
-    def note(gradient: Tensor) -> None:
+    def noted(group: Any, parameter: Any, gradient: Tensor) -> None:
         grads = [unguarded(read.__get__, (), (p,), {}) for p in net.parameters()]
         alive.append(sum(g is not None for g in grads))
+        fold(group, parameter, gradient)
 
-    flip.reduce_gradients(note)
+    flip._fold = noted
     with folding(flip):
         net(x, None)[0].spikes.sum().backward()
         flip.step()
     assert alive == [0] * 4  # each has left its parameter already
-
-
-@pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_gradients_are_reduced_before_they_are_used(folded: bool, accumulate: bool) -> None:
-    net, x = chain()
-    flip = BSO(net.parameters(), beta=0.0)
-    flip.reduce_gradients(lambda gradient: nn.init.constant_(gradient, 2.0))
-    with folding(flip) if folded else nullcontext():
-        net(x, None)[0].spikes.sum().backward()
-        (flip.accumulate if accumulate else flip.step)()
-    assert all(flip.state[p]["momentum"].eq(2.0).all() for p in net.parameters())
 
 
 def test_what_would_go_wrong_within_folding_is_refused() -> None:
@@ -292,14 +282,7 @@ def test_bad_numbers_for_clipping_are_refused_and_reduced_gradients_are_what_is_
             bsnn.online_update(net, frames, loss, [flip, sgd], clip_norm=bad)
     with pytest.raises(bsnn.UserError, match=r"received 1.0 within bsnn\.optim\.folding"), folding(flip):
         bsnn.online_update(net, frames, loss, [flip, sgd], clip_norm=1.0)
-    reduced: list[Tensor] = []
-
-    def reduce(gradient: Tensor) -> None:
-        reduced.append(gradient.mul_(100))
-
-    flip.reduce_gradients(reduce)
-    bsnn.online_update(net, frames[:1], loss, [flip], clip_norm=1.0)
-    assert len(reduced) == len(binary)  # once each
+    bsnn.online_update(net, frames[:1], lambda logits: 100 * logits.sum(), [flip], clip_norm=1.0)
     assert torch.stack([flip.momentum(p).square().sum() for p in binary]).sum().sqrt().item() == pytest.approx(1)
 
 

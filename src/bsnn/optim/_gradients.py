@@ -1,6 +1,5 @@
 """How gradients reach a flip optimizer: from `.grad`, or, within `folding`, straight from the backward pass."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from bsnn.kernels.pieces import mean_square
 from bsnn.nn.bits import BinaryParameter
 
 # What belongs to an unfinished sequence or to this very object, and is no part of its copies.
-_NOT_COPIED = {"_accumulated", "_accumulated_times", "_folded", "_handles", "_reduced", "_refused"}
+_NOT_COPIED = {"_accumulated", "_accumulated_times", "_folded", "_handles", "_refused"}
 
 
 class NotFinite(UserError):
@@ -22,7 +21,6 @@ class NotFinite(UserError):
 class GradientOptimizer(Optimizer):
     """The part of a flip optimizer that takes gradients; what becomes of them is `_fold`'s."""
 
-    _reduce: Callable[[Tensor], object] | None = None
     _handles: tuple[Any, ...] = ()
 
     def _fold(self, group: dict[str, Any], parameter: BinaryParameter, gradient: Tensor) -> None:
@@ -34,22 +32,9 @@ class GradientOptimizer(Optimizer):
         # Mean squares of the gradients that are in the momentum and wait for their time step to end.
         self._folded: dict[BinaryParameter, Tensor] = {}
         self._refused: BinaryParameter | None = None
-        self._reduced: set[BinaryParameter] = set()
 
     def _everything(self) -> list[tuple[dict[str, Any], BinaryParameter]]:
         return [(group, parameter) for group in self.param_groups for parameter in group["params"]]
-
-    def reduce_gradients(self, reduce: Callable[[Tensor], object]) -> None:
-        """Sets what happens to each gradient, in place, before it is used: a mean over processes, for example."""
-        self._reduce = reduce
-
-    @torch.no_grad()
-    def reduce_now(self) -> None:
-        """Applies what `reduce_gradients` has set to each `.grad`, once: `step` will not do it again."""
-        for _, parameter in self._everything():
-            if self._reduce is not None and parameter.grad is not None and parameter not in self._reduced:
-                self._reduce(parameter.grad)
-                self._reduced.add(parameter)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discards the gradients.
@@ -63,7 +48,6 @@ class GradientOptimizer(Optimizer):
                 "bsnn.optim.folding was asked for, and cannot be discarded; expected step() or accumulate() first. "
                 "After an error, call abandon()."
             )
-        self._reduced.clear()
         super().zero_grad(set_to_none)
 
     def abandon(self) -> None:
@@ -121,8 +105,6 @@ class GradientOptimizer(Optimizer):
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return  # a hook has taken it away
-        if self._reduce is not None:
-            self._reduce(gradient)
         square = mean_square(gradient)
         if self._refused is None and not square.isfinite():
             self._refused = parameter
@@ -142,8 +124,6 @@ class GradientOptimizer(Optimizer):
                 "same parameters have a .grad; expected one or the other. No weight was flipped. Call step() or "
                 "accumulate() after each backward pass."
             )
-        self.reduce_now()
-        self._reduced.clear()
         squares |= {p: mean_square(gradient) for _, p, gradient in given}
         refused = [p for _, p, _ in given if not squares[p].isfinite()]
         refused += [] if self._refused is None else [self._refused]

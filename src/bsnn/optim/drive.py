@@ -86,8 +86,6 @@ class Updates:
 
     def _clip(self) -> None:
         assert self._clip_norm is not None
-        for optimizer in self._flip:
-            optimizer.reduce_now()
         nn.utils.clip_grad_norm_(_parameters([*self._flip, *self._ordinary]), self._clip_norm)
 
 
