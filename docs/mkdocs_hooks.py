@@ -29,7 +29,9 @@ LOADED = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https
 
 
 def linked(path: str) -> set[str]:
-    """The files that a page links to. Paths are relative to the repository."""
+    """The files that a page links to, none if there is no such page. Paths are relative to the repository."""
+    if not (ROOT / path).is_file():
+        return set()
     return {os.path.normpath(PurePosixPath(path).parent / link) for link in LINK.findall((ROOT / path).read_text())}
 
 
