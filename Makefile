@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # Where `make reproduce` finds CIFAR-10 and Speech Commands; empty: what was downloaded before, or a download.
@@ -11,7 +12,7 @@ CIFAR10 ?=
 SPEECH_COMMANDS ?=
 TARGETS := table1 figure4 figure3 gradients regret table3 table4 ablation table5 figure5 table2
 
-.PHONY: demo test reproduce $(TARGETS:%=reproduce-%) format clean
+.PHONY: demo test docs reproduce $(TARGETS:%=reproduce-%) format clean
 
 demo: $(READY)
 	$(BIN)/bsnn demo
@@ -22,6 +23,11 @@ test: $(READY)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+# The documentation as a site. Its packages are installed for this target alone; it needs no torch, as sources are only read.
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html; to search too, run '$(BIN)/python -m http.server --directory site' and open http://localhost:8000"
 
 # Every table and figure at the scale that two cores finish, one target each. What was interrupted goes on.
 reproduce: $(TARGETS:%=reproduce-%)
@@ -37,7 +43,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
 
 # torch comes first, alone and by its exact version: a range asked for by another package could pull in a newer build.
 $(READY): pyproject.toml constraints.txt setup.py $(wildcard $(addsuffix /*.[ch],src/bsnn/csrc src/bsnn/kernels/csrc src/bsnn/deploy/engine/csrc))
@@ -46,3 +52,8 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard $(addsuffix /*.[ch]
 	$(INSTALL) torch==2.13.0
 	$(INSTALL) --editable ".[dev]"
 	@touch $(READY)
+
+$(DOCS_READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable ".[docs]"
+	@touch $(DOCS_READY)

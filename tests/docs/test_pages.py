@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+import bsnn
 from bsnn import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").glob("*.md"))
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md", "src/bsnn/kernels/README.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -21,9 +23,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that GitHub gives to the headings of a page."""
+    """The names that GitHub gives to the headings of a page; in the reference also the public names, as in the site."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    names = {f"bsnn.{name}" for name in bsnn.__all__} if page.parent.name == "reference" else set()
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | names
 
 
 # tests/train runs those of docs/training.md together with its commands.

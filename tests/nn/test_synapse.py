@@ -147,6 +147,18 @@ def test_bad_geometry_is_refused(make, message: str) -> None:
         make()
 
 
+def test_a_binary_layer_refuses_ordinary_weights() -> None:
+    layer = bsnn.BinaryLinear(4, 3)
+    values = bsnn.signs(layer.weight) / 2
+    with pytest.raises(bsnn.UserError, match="received a Tensor as the weight of a binary layer"):
+        torch.func.functional_call(layer, {"weight": values}, (torch.ones(1, 4),))
+    layer.weight = torch.nn.Parameter(values)
+    with pytest.raises(bsnn.UserError, match=r"BinaryParameter\.from_signs"):
+        layer(torch.ones(1, 4))
+    layer.weight = bsnn.BinaryParameter.from_signs(values)
+    assert torch.equal(layer(torch.ones(1, 4)), 2 * values.sum(dim=1)[None])
+
+
 def test_a_users_own_binary_layer() -> None:
     class Scaled(bsnn.BinaryModule):
         def __init__(self) -> None:

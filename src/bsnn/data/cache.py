@@ -104,7 +104,7 @@ def remember(
 
 
 def remember_measures(data: FileDataset, cache: str | Path | None = None) -> FileDataset:
-    """Gives the set with its measured mean and deviation."""
+    """Returns the set with its measured mean and standard deviation."""
     mean, std = remember(data.decode, data.shape, data.paths, lambda: measured(data), cache)
     return replace(data, mean=tuple(mean), std=tuple(std))
 

@@ -30,7 +30,7 @@ class Dataset(Protocol):
         labels: The label of each sample, `[N]`, int64.
         shape: One sample: `(C, H, W)`, or `(T, C, H, W)` for events.
         mean: Per channel, after division by `scale`.
-        std: Per channel, after division by `scale`.
+        std: Standard deviation per channel, likewise.
         scale: What a raw value is divided by: 255 for bytes of an image, 1 for floats.
     """
 
@@ -61,6 +61,17 @@ class Dataset(Protocol):
 class ArrayDataset:
     """A data set in memory.
 
+    Args:
+        name: What the set is called.
+        kind: `"image"`, `"sound"` or `"event"`.
+        classes: A name for each label.
+        labels: The label of each sample, `[N]`.
+        samples: `[N, C, H, W]`, or `[N, T, C, H, W]` for events; uint8 or float32.
+        mean: Per channel, after division by `scale`.
+        std: Standard deviation per channel, likewise.
+        scale: What a raw value is divided by: 255 for bytes of an image, 1 for floats.
+        decode: The function that read the samples from files, if one did.
+
     Example:
         >>> ones = np.ones((2, 1, 4, 4), np.uint8)
         >>> data = ArrayDataset("own", "image", ("cat", "dog"), np.array([0, 1]), ones, (0.5,), (0.2,), 255.0)
@@ -78,7 +89,6 @@ class ArrayDataset:
     scale: float
     shape: tuple[int, ...] = field(init=False)
     decode: Decode | None = None
-    """How its samples were read from files, if they were."""
 
     def __post_init__(self) -> None:
         if self.samples.dtype not in (np.uint8, np.float32):
@@ -93,13 +103,25 @@ class ArrayDataset:
         return len(self.samples)
 
     def read(self, index: int, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Gives one raw sample; nothing is random here, so `rng` is not used."""
+        """Returns one raw sample; nothing is random here, so `rng` is not used."""
         return self.samples[index]
 
 
 @dataclass(eq=False)
 class FileDataset:
-    """A data set of files, decoded when they are read; worker processes can hold it, so `decode` must pickle.
+    """A data set of files that are decoded when they are read.
+
+    Args:
+        name: What the set is called.
+        kind: `"image"`, `"sound"` or `"event"`.
+        classes: A name for each label.
+        labels: The label of each sample, `[N]`.
+        shape: Shape of one sample: `(C, H, W)`, or `(T, C, H, W)` for events.
+        mean: Per channel, after division by `scale`.
+        std: Standard deviation per channel, likewise.
+        scale: What a raw value is divided by: 255 for bytes of an image, 1 for floats.
+        paths: One file per sample.
+        decode: Called as `decode(path, rng)`; returns one raw sample. Worker processes receive it, so it must pickle.
 
     Example:
         >>> def decode(path, rng):
@@ -141,7 +163,7 @@ class FileDataset:
 
 
 def check_labels(name: str, labels: Sequence[int] | np.ndarray, count: int, classes: Sequence[str]) -> np.ndarray:
-    """Gives the labels as int64, after checking that there is one per sample and that each names a class."""
+    """Returns the labels as int64, after checking that there is one per sample and that each names a class."""
     values = np.asarray(labels)
     if values.shape != (count,) or not np.issubdtype(values.dtype, np.integer):
         raise UserError(
@@ -160,7 +182,7 @@ def check_labels(name: str, labels: Sequence[int] | np.ndarray, count: int, clas
 
 
 def check_channels(data: Dataset) -> None:
-    """Refuses a mean and a deviation that are not one per channel, or that cannot be divided by."""
+    """Refuses a mean and a standard deviation that are not one per channel, or that cannot be divided by."""
     channels = data.shape[-3] if len(data.shape) >= 3 else 0
     if not channels == len(data.mean) == len(data.std) or any(deviation <= 0 for deviation in data.std):
         raise UserError(
@@ -170,12 +192,12 @@ def check_channels(data: Dataset) -> None:
 
 
 def measure(data: Dataset, limit: int = 4000, seed: int = 0) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Measures mean and deviation per channel, of all samples in memory, of at most `limit` files.
+    """Measures mean and standard deviation per channel, of all samples in memory or of at most `limit` files.
 
     Args:
         data: The data set.
         limit: How many files are decoded at most.
-        seed: Of the choice of files.
+        seed: Seed for the choice of files.
 
     Example:
         >>> samples = np.array([[[[0, 255]]]], np.uint8)
@@ -205,6 +227,6 @@ def measure(data: Dataset, limit: int = 4000, seed: int = 0) -> tuple[tuple[floa
 
 
 def measured(data: Dataset, limit: int = 1000) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Measures what to normalize with: a channel that never varies gets deviation 1, not 0."""
+    """Measures what to normalize with: a channel that never varies gets a standard deviation of 1, not 0."""
     mean, deviation = measure(data, limit)
     return mean, tuple(value if value > 1e-6 else 1.0 for value in deviation)

@@ -24,7 +24,7 @@ _NAME_LENGTH = 40
 
 
 def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]:
-    """Describes the data set in a folder: kind, classes, counts, shape, mean, deviation and more.
+    """Describes the data set in a folder: kind, classes, counts, shape, mean, standard deviation and more.
 
     Every file is counted; at most 2,000 training files are decoded for what is measured.
 
@@ -112,12 +112,12 @@ def describe_text(result: dict[str, Any]) -> str:
 
 
 def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
-    """Draws samples of each class: pictures, spectrograms, or the frames of one recording a row.
+    """Draws samples of each class: images, spectrograms, or one row of frames per recording.
 
     Args:
         data: The data set; at most its first ten classes are drawn.
         path: The file, `.png`, `.pdf` or `.svg`.
-        seed: Of the choice of samples.
+        seed: Seed for the choice of samples.
     """
     _check_plot(path)
     rng = np.random.default_rng(seed)
@@ -159,7 +159,7 @@ def _check_plot(path: str | Path) -> None:
 
 
 def _row(data: Dataset, members: np.ndarray) -> list[np.ndarray]:
-    """The pictures of one class: several samples, or the frames over time of one recording."""
+    """The images of one class: several samples, or the frames over time of one recording."""
     if data.kind == "event":
         frames = data.read(int(members[0])).astype(np.float64)
         darker, brighter = (frames / max(frames.max(), 1)).transpose(1, 0, 2, 3)

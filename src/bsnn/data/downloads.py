@@ -121,7 +121,7 @@ _ORIGINS = {
 
 
 def download(name: str, cache: str | Path | None = None) -> Path:
-    """Gives the folder of a data set in the cache, after downloading what is missing there.
+    """Downloads what the cache does not have of a data set, and returns its folder there.
 
     Args:
         name: `cifar10`, `cifar100`, `mnist`, `fashion_mnist`, `speech_commands` or `dvs_cifar10`.

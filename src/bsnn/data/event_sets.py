@@ -23,10 +23,10 @@ def dvs_cifar10(
     size: int = 48,
     cache: str | Path | None = None,
 ) -> ArrayDataset | FileDataset:
-    """Reads DVS-CIFAR10, recordings of a DVS128: 9,000 for training and 1,000 for test.
+    """Reads DVS-CIFAR10, recordings of a DVS128: 9,000 for training and 1,000 for testing.
 
     A raw frame says for each pixel whether there was an event (255) or not (0), interpolated to `size`; the
-    mean and deviation that go with it are the customary ones of this preparation. Pictures stand upright.
+    mean and standard deviation are those in common use for this preprocessing. Images stand upright.
 
     Args:
         root: The folder with the ten class folders; None downloads.
@@ -57,7 +57,7 @@ def dvs_cifar10_files(root: Path, split: str, time_steps: int = 10, size: int = 
     classes = {name: sorted(found[name], key=_number) for name in CIFAR10_CLASSES}
     chosen = seeded_split(root, classes, DVS_CIFAR10_SEED, 0.1)[split]
     paths, labels = flat(chosen, CIFAR10_CLASSES)
-    # The camera lay on its side: turned by a quarter, pictures stand upright, as other readers of this set have them.
+    # The camera lay on its side: turned by a quarter, images stand upright, as in other readers of this set.
     decode = partial(
         decode_events, time_steps=time_steps, sensor=(128, 128), size=(size, size), presence=True, turned=True
     )
@@ -84,10 +84,10 @@ def nmnist(
 ) -> ArrayDataset | FileDataset:
     """Reads N-MNIST: 60,000 training and 10,000 test recordings of digits, 34 × 34, from the `.bin` files.
 
-    A raw frame counts events in eighths. Mean and deviation are measured on training recordings.
+    A raw frame counts events in eighths. Mean and standard deviation are measured on training recordings.
 
     Args:
-        root: The folder with `Train` and `Test`, a folder `0` to `9` in each.
+        root: The folder with `Train` and `Test`, each with folders `0` to `9`.
         split: `train` or `test`.
         time_steps: T, the number of frames.
         size: Rows and columns of a frame.

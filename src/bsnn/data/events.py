@@ -230,7 +230,7 @@ def _davis(path: Path, header: str, address: np.ndarray) -> tuple[int, int] | No
 
 
 def _aedat_header(path: Path, content: bytes) -> tuple[str, int]:
-    """Gives the header's text and where the events start.
+    """Returns the header's text and where the events start.
 
     The header is the lines that start with `#`. The first address could start with that byte too, so a line
     also has to be text, which a big-endian 32-bit number next to a time stamp is not.

@@ -78,11 +78,11 @@ def _known(place: Path, cache: str | Path | None) -> list[Source]:
 
 
 def load(root: str | Path, split: str = "train", cache: str | Path | None = None) -> Dataset:
-    """Loads whatever data set lies in a folder, with the settings that its own function has by default.
+    """Loads the data set in a folder, whatever it is, with the default settings of its own function.
 
     Args:
         root: The folder.
-        split: `train` or `test`, and `val` where there is one.
+        split: `train` or `test`, and `val` if there is one.
         cache: Where decoded samples are kept; see `cache_folder`.
 
     Example:

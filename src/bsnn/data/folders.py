@@ -1,7 +1,7 @@
-"""A user's own data: one folder per class, of pictures, sounds or event recordings.
+"""Your own data: one folder per class, of images, sounds or event recordings.
 
-What the files are is found by looking at them: the kind by their endings, the channels and the size of
-pictures by their heads, the sensor of recordings by their events.
+What the files are is found out by looking at them: the kind by their endings, the channels and the size of
+images by their headers, the sensor of recordings by their events.
 """
 
 from collections import Counter
@@ -33,11 +33,11 @@ _ENDINGS: dict[Kind, tuple[str, ...]] = {
     "sound": SOUND_ENDINGS,
     "event": EVENT_ENDINGS,
 }
-# Pictures that differ in size, or are larger than this, are resized to it.
+# Images that differ in size, or are larger than this, are resized to it.
 _IMAGE_SIZE = 64
 _EVENT_SIZE = 48
 _LARGEST_CAMERA = 2048
-# The heads of this many pictures decide on channels and size.
+# The headers of this many images decide on channels and size.
 _HEADS = 20_000
 
 
@@ -50,20 +50,20 @@ def folder(
     seed: int = 0,
     cache: str | Path | None = None,
 ) -> ArrayDataset | FileDataset:
-    """Reads your own data from folders of classes: pictures, sounds or event recordings.
+    """Reads your own data from folders of classes: images, sounds or event recordings.
 
     Args:
         root: One folder per class; or folders `train` and `val` or `test` (or all three) with one folder per class in
             each.
-        split: `train`, `val` or `test`. Where only one of the last two is there, both words mean it. Without
-            such folders a fifth of each class is held out, drawn by `seed`.
-        size: Rows and columns of a sample. By default pictures keep their size if they share one of at most
-            64 × 64, and else become 64 × 64; recordings keep their proportions and become at
-            most 48 rows or columns. Sounds are 32 × 32.
+        split: `train`, `val` or `test`. If only one of `val` and `test` exists, both names refer to it. Without
+            such folders, a fifth of each class is held out, drawn by `seed`.
+        size: Rows and columns of a sample. By default, images keep their size if all share one of at most 64 × 64,
+            and otherwise become 64 × 64; recordings keep their proportions and become at most 48 rows or columns.
+            Sounds are 32 × 32.
         time_steps: T, the number of frames of a recording.
-        sensor: Rows and columns of the camera, for recordings that do not say them. By default `.npz` is just
-            large enough for every event, and so is `.bin` where most recordings do not fit 34 × 34.
-        seed: Of the split, where there are no folders for it.
+        sensor: Rows and columns of the camera, for recordings that do not state them. By default it is just large
+            enough for every event of the `.npz` files, and likewise of `.bin` files if most do not fit 34 × 34.
+        seed: Seed of the split, if there are no folders for it.
         cache: Where decoded samples are kept; see `cache_folder`.
 
     Example:
@@ -151,7 +151,7 @@ def _find(root: Path, seed: int) -> tuple[Kind, dict[str, dict[str, list[Path]]]
 
 
 def _kind(root: Path) -> Kind:
-    """Finds what the files below `root` are; pictures next to sounds would be one of them by mistake."""
+    """Finds what the files below `root` are; images next to sounds would be taken for one of the two."""
     endings = Counter(path.suffix.lower() for path in walk(root) if path.parent != root)
     counts: dict[Kind, int] = {kind: sum(endings[ending] for ending in known) for kind, known in _ENDINGS.items()}
     there: list[Kind] = [kind for kind, count in counts.items() if count]
@@ -174,7 +174,7 @@ def _kind(root: Path) -> Kind:
 
 
 def _image_shape(paths: list[Path], size: int | None) -> tuple[int, int, int]:
-    """Channels, rows and columns that suit all pictures."""
+    """Channels, rows and columns that suit all images."""
     step = max(1, -(-len(paths) // _HEADS))
     heads = [image_head(path) for path in paths[::step]]
     channels = max(channel for _, channel in heads)
@@ -193,7 +193,7 @@ def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
 
 
 def _frame_size(height: int, width: int) -> tuple[int, int]:
-    """As pictures do, frames keep their proportions: the longer side becomes at most 48."""
+    """As images do, frames keep their proportions: the longer side becomes at most 48."""
     scale = min(1, _EVENT_SIZE / max(height, width))
     return max(round(height * scale), 1), max(round(width * scale), 1)
 

@@ -56,7 +56,7 @@ def mnist(root: str | Path | None = None, split: str = "train") -> ArrayDataset:
 
 
 def fashion_mnist(root: str | Path | None = None, split: str = "train") -> ArrayDataset:
-    """Reads Fashion-MNIST: 60,000 training and 10,000 test pictures of clothes, 28 × 28, gray.
+    """Reads Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28 × 28, gray.
 
     Args:
         root: The folder of the IDX files (or a folder with `raw` or `FashionMNIST/raw` in it); None

@@ -1,7 +1,7 @@
-"""Pictures: any common file to bytes of one size, and ImageNet-like class folders that stream.
+"""Images: any common file to bytes of one size, and ImageNet-like class folders that stream.
 
 Evaluation resizes the shorter side and takes the center; training on ImageNet crops a random part
-(RandomResizedCrop) and flips half of the pictures.
+(RandomResizedCrop) and flips half of the images.
 """
 
 import math
@@ -31,7 +31,7 @@ _MARGIN = 256 / 224
 def imagenet(
     root: str | Path | None = None, split: str = "train", size: int = 224, margin: float = _MARGIN
 ) -> FileDataset:
-    """Reads ImageNet, or any pictures laid out like it, from folders of classes; files stream.
+    """Reads ImageNet, or any images laid out like it, from folders of classes; each file is read when it is needed.
 
     Args:
         root: The folder with `train` and `val` (or `test`), one folder per class in each.
@@ -90,8 +90,8 @@ def decode_image(
         size: Rows and columns.
         channels: 1 for gray, 3 for color.
         margin: In evaluation, how much larger than `size` the picture is before its center is cut out.
-        random_crop: In training, where there is an `rng`, a random part is cropped and half of the pictures are
-            flipped. Your own pictures are not: a mirrored digit is no digit.
+        random_crop: In training, where there is an `rng`, a random part is cropped and half of the images are
+            flipped. Your own images are not: a mirrored digit is no digit.
     """
     with _opened(path) as image:
         picture = _to_mode(path, ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")

@@ -46,7 +46,7 @@ class DataSpec:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "DataSpec":
-        """What `as_json` gave, back again."""
+        """The spec from what `as_json` returned."""
         lists = ("classes", "shape", "mean", "std")
         fields: dict[str, Any] = {key: tuple(value) if key in lists else value for key, value in content.items()}
         return cls(**fields)

@@ -21,7 +21,7 @@ _SPLIT_WORDS = {
 }
 _SUFFIX = re.compile(r"[-_ ]?(set|data)$")
 HELD_OUT = 0.2
-# Tiny ImageNet's validation pictures lie in one folder, and this file names the class of each.
+# Tiny ImageNet's validation images lie in one folder, and this file names the class of each.
 _ANNOTATIONS = "val_annotations.txt"
 
 
@@ -74,12 +74,12 @@ def folders_below(root: Path) -> list[Path]:
 
 
 def _unlabeled(folder: Path) -> bool:
-    """Test pictures of a competition lie in one folder, or in Tiny ImageNet's `images`, without their classes."""
+    """Test images of a competition lie in one folder, or in Tiny ImageNet's `images`, without their classes."""
     return [path.name for path in folders_below(folder)] in ([], ["images"]) and not (folder / _ANNOTATIONS).exists()
 
 
 def walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Gives every file at any depth below a folder, except what is hidden or starts with `_`.
+    """Returns every file at any depth below a folder, except what is hidden or starts with `_`.
 
     Args:
         folder: Where to start.
@@ -177,7 +177,7 @@ def refuse_archives(root: Path) -> None:
 
 
 def choose(root: Path, splits: Mapping[str, Split], split: str) -> Split:
-    """Gives a split by its name; where only one of `val` and `test` is there, both words mean it.
+    """Returns a split by its name; if only one of `val` and `test` exists, both names refer to it.
 
     Example:
         >>> choose(Path(), {"train": 1, "test": 2}, "val")

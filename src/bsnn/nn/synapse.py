@@ -171,6 +171,12 @@ class TracedLayer(BinaryModule):
             bits = weight.bits
         elif self.weights == "latent":
             weight = _Binarize.apply(weight)
+        elif self.weights == "binary":
+            raise UserError(
+                f"{type(self).__name__}: received a {type(weight).__name__} as the weight of a binary layer; expected "
+                "a BinaryParameter. Write layer.weight = bsnn.BinaryParameter.from_signs(values), or build the layer "
+                "with weights='real'."
+            )
         return _Synapse.apply(spikes, trace, weight, bits, product)  # pyright: ignore[reportReturnType]
 
 

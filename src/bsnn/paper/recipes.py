@@ -165,6 +165,12 @@ RECIPES: dict[str, Recipe] = {**PAPER, **SMALL}
 def recipe(name: str) -> Config:
     """The config of a recipe.
 
+    Args:
+        name: One of those that `bsnn recipes` lists: the paper's, or a small one.
+
+    Raises:
+        UserError: If there is no such recipe.
+
     Example:
         >>> recipe("cifar10-tbso-t4").one_minus_beta1
         0.001

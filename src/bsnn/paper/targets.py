@@ -59,10 +59,13 @@ def reproduce(
 
     Args:
         name: One of `TARGETS`.
-        results: The folder of results.
-        scale: The paper's own, a small one for two CPU cores, or `smoke`, which only tries the code.
+        results: The folder to write the result to, as `NAME.json`.
+        scale: `"paper"` for the paper's own, `"small"` for two CPU cores, or `"smoke"`, which only tries the code.
         data: Folder of the data, for targets that do not use the bundled digits.
         runs: Where run directories go.
+
+    Returns:
+        The path, and what was written there.
     """
     if name not in TARGETS:
         raise UserError(f"reproduce: received {name!r}; expected one of {', '.join(TARGETS)}.")
