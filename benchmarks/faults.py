@@ -5,7 +5,7 @@
 
 A fault is an operator, a constant, a bound, a name such as min for max, two swapped arguments, or a dropped statement,
 return value or decorator (planting/mutator.py). They are chosen at random, from each file in proportion to its lines; a
-dozen and more were thought up by hand (planting/by_hand.py). The suite first runs once under coverage.py, which says which
+dozen and more were thought up by hand (planting/by_hand.py). The suite runs once under coverage.py, which says which
 tests run which line. Each fault then meets the fastest of its tests, and if it survives those, all others.
 
 Faults are planted in copies of the tree, in `--work`. An interrupted run goes on where it was. Every survivor needs a
@@ -27,7 +27,7 @@ from typing import Any
 from planting.by_hand import by_hand
 from planting.cover import Cover, measure
 from planting.mutator import Fault, faults
-from planting.tree import ROOT, Tree, digest, preload, run_tests
+from planting.tree import ROOT, Tree, digest, end_with_parent, preload, run_tests
 
 RESULTS = Path(__file__).parent / "results" / "faults.json"
 REASONS = Path(__file__).parent / "planting" / "reasons.json"
@@ -140,6 +140,7 @@ def run_all(planned: list[Fault], cover: Cover, options: argparse.Namespace) -> 
         child = os.fork()
         if not child:
             try:
+                end_with_parent()
                 work(planned[number :: options.jobs], Tree(options.work / f"tree-{number}"), cover, options)
             finally:
                 os._exit(0)

@@ -46,6 +46,11 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
+def end_with_parent() -> None:
+    """Called in a child: an interrupted run leaves nothing behind that goes on alone."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
+
+
 class Tree:
     """A copy of every file of the repository that Git knows or would add, and of the libraries in C."""
 
@@ -178,7 +183,7 @@ def _run_in_child(
     status = 70
     try:
         os.setsid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: what is interrupted leaves no child behind
+        end_with_parent()
         with open(folder / "log", "wb") as log, open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
             os.dup2(log.fileno(), 1)

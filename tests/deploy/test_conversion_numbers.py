@@ -1,0 +1,62 @@
+"""Numbers of the conversion that decide about precision: pools at the border, ranges of currents, the table's ratio."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bsnn
+from bsnn.deploy._builder import Pending, Signal
+from bsnn.deploy.codec import read
+from bsnn.deploy.inspection import inspect, inspect_text
+from bsnn.deploy.schema import Artifact, BadModel, InputSpec, Scale
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("pool", [(3, 2, 1), (2, 2, 0)])
+def test_pooled_spikes_are_divided_as_torch_divides_them(
+    pool: tuple[int, int, int], counted: bool, tmp_path: Path
+) -> None:
+    """Where padding is not counted, a window at the border is divided by fewer places."""
+    net = bsnn.Sequential(
+        nn.Conv2d(1, 2, 1), bsnn.LIF(), nn.AvgPool2d(*pool, count_include_pad=counted), nn.Flatten(), nn.Linear(32, 3)
+    ).eval()
+    nn.init.constant_(net[0].weight, 3.0)  # currents far from the threshold, so that every spike is the same
+    nn.init.zeros_(net[0].bias)
+    x = torch.rand(4, 1, 8, 8).round()
+    exported = bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 8, 8), time_steps=2)
+    outputs = bsnn.load(exported.path).outputs(x.numpy()) * read(exported.path).output_scale
+    np.testing.assert_allclose(outputs, bsnn.predict(net, x, 2).numpy(), atol=2e-3)
+
+
+def test_a_current_without_a_norm_reaches_at_most_its_weights_times_its_input() -> None:
+    source = Signal(0, "spikes", (2, 1, 1), 0.5, 4)
+    weight = np.array([[1.0, -3.0], [2.0, 0.5]]).reshape(2, 2, 1, 1)
+    pending = Pending("w", source, weight, False, {}, np.array([1.0, -2.0]), np.array([0.25, -1.0]))
+    assert source.reach == 2.0
+    assert pending.strays() == (11.0, 0.0)  # 1·4·2 + 0.25, and 2·2.5·2 + 1
+    assert Pending.unscaled("x", source).strays() == (2.0, 0.0)
+
+
+@pytest.mark.parametrize("shape", [(2**16 + 1, 1, 1), (1, 2**16 + 1, 1), (1, 1, 2**16 + 1)])
+def test_a_value_too_long_in_one_direction_is_refused(shape: tuple[int, int, int]) -> None:
+    spec = InputSpec("image", shape, 0, 1.0, (0.0,), (1.0,), (1,), (0,), 0, {})
+    numbers = np.ones(shape[0], np.int32)
+    with pytest.raises(BadModel, match="at most 65536 each way"):
+        Artifact("long", ("a",), 1, 16, spec, (Scale("s", (0,), 0, numbers, numbers),), 1.0)
+
+
+def test_a_comparison_leaves_the_network_as_it_was(tmp_path: Path) -> None:
+    net = bsnn.models.vgg((4,), in_channels=1)
+    bsnn.export(net, tmp_path / "m.bsnn", data=bsnn.data.digits("test"), time_steps=1, samples=2)
+    assert net.training
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+def test_the_table_shows_how_much_energy_is_saved() -> None:
+    result = inspect(read(bsnn.digits_model()))
+    ratio = result["real_energy_joules"] / result["energy_joules"]
+    assert ratio > 2
+    assert f"({ratio:.0f}×)" in inspect_text(result)
