@@ -50,7 +50,7 @@ def test_a_value_too_long_in_one_direction_is_refused(shape: tuple[int, int, int
 
 def test_a_comparison_leaves_the_network_as_it_was(tmp_path: Path) -> None:
     net = bsnn.models.vgg((4,), in_channels=1)
-    bsnn.export(net, tmp_path / "m.bsnn", data=bsnn.data.digits("test"), time_steps=1, samples=2)
+    bsnn.export(net, tmp_path / "m.bsnn", data=bsnn.data.digits("test"), time_steps=1, samples=1)
     assert net.training
     assert not any(module._forward_hooks for module in net.modules())
 
