@@ -1,8 +1,9 @@
 """Single faults in the source of a module, found in its syntax tree: what a tired programmer might have written.
 
 A fault replaces one node of the tree and leaves all other text as it is. Never touched are docstrings, the texts of
-errors and warnings, `__repr__` and its kin, annotations, imports, asserts, the arguments of `dataclass`, and `strict=`
-of `zip`. An assignment is dropped only if the name has a value before it: a NameError would be no test of the tests.
+errors and warnings, `__repr__` and its kin, annotations, imports, asserts, `raise NotImplementedError`, the arguments
+of `dataclass`, and `strict=` of `zip`. An assignment is dropped only if the name has a value before it: a NameError
+would be no test of the tests.
 """
 
 import ast
@@ -114,7 +115,7 @@ class _Finder:
             names |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
     def _statement(self, node: ast.stmt, outer: _Place, names: set[str]) -> Iterator[_Found]:
-        if isinstance(node, _NOT_CODE) or _is_text(node) or _is_for_types(node):
+        if isinstance(node, _NOT_CODE) or _is_text(node) or _is_for_types(node) or _is_abstract(node):
             return
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from self._function(node, outer)
@@ -297,6 +298,11 @@ def _is_none(node: ast.AST) -> bool:
 
 def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and _is_string(node.value)
+
+
+def _is_abstract(node: ast.stmt) -> bool:
+    """The `raise NotImplementedError` of a method that every subclass has."""
+    return isinstance(node, ast.Raise) and node.exc is not None and _name(node.exc) == "NotImplementedError"
 
 
 def _is_for_types(node: ast.stmt) -> bool:

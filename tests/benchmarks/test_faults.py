@@ -72,6 +72,7 @@ def test_each_kind_of_fault(line: str, expected: set[str]) -> None:
         "z = isinstance(x, int | float)",
         "z = zip(*x, strict=True)",
         "z = x",
+        "raise NotImplementedError",
         "if TYPE_CHECKING:\n    z = x + y",
     ],
 )

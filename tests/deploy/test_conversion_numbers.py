@@ -11,7 +11,7 @@ import bsnn
 from bsnn.deploy._builder import Pending, Signal
 from bsnn.deploy.codec import read
 from bsnn.deploy.inspection import inspect, inspect_text
-from bsnn.deploy.schema import Artifact, BadModel, InputSpec, Scale
+from bsnn.deploy.schema import Artifact, BadModel, InputSpec, Scale, Value
 
 
 @pytest.mark.parametrize("counted", [False, True])
@@ -46,6 +46,17 @@ def test_a_value_too_long_in_one_direction_is_refused(shape: tuple[int, int, int
     numbers = np.ones(shape[0], np.int32)
     with pytest.raises(BadModel, match="at most 65536 each way"):
         Artifact("long", ("a",), 1, 16, spec, (Scale("s", (0,), 0, numbers, numbers),), 1.0)
+
+
+def test_the_range_of_each_kind_of_value() -> None:
+    largest = 2**30
+    for value, expected in (
+        (Value.input((1, 2, 3)), (-32768, 32767, 32768)),
+        (Value.fixed((1, 2, 3)), (-largest, largest, largest)),
+        (Value.counts((1, 2, 3), 9, "pool"), (0, 9, 9)),
+    ):
+        assert (value.low, value.high, value.magnitude) == expected
+        assert (value.shape, value.size) == ((1, 2, 3), 6)
 
 
 def test_a_comparison_leaves_the_network_as_it_was(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_folder_is_read_by_name_and_shares_are_a_softmax_over_the_mean(
 
 
 def test_frames_of_an_array_count_as_its_time_steps(engine: Engine, images: np.ndarray, tmp_path: Path) -> None:
-    """Still images are shown T times; frames `[T, B, ...]` as often as there are, and the share is that of their mean."""
+    """Still images are shown T times; frames `[T, B, ...]` as they are; the share is that of their mean."""
     frames = np.repeat(images[None, :1], 2 * engine.time_steps, axis=0)
     np.save(tmp_path / "frames.npy", frames)
     (line,) = predict_files(engine, [tmp_path / "frames.npy"])

@@ -1,8 +1,13 @@
 """How a momentum is stored, by hand: levels, blocks, pieces and types."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 
+import bsnn
+from bsnn.optim import FlipOptimizer
 from bsnn.optim.momentum import change_pieces, decode, dense, read_pieces, stored_zeros
 
 # More than one piece of 2¹⁸ weights, and a last block that is not full.
@@ -68,6 +73,14 @@ def test_rounding_is_by_the_seed() -> None:
         rounded.append(stored["momentum"])
     assert torch.equal(rounded[0], rounded[1])
     assert not torch.equal(rounded[0], rounded[2])
+
+
+@pytest.mark.parametrize("rule", [bsnn.optim.BSO, partial(bsnn.optim.TBSO, time_steps=2), bsnn.optim.SigmaBSO])
+def test_a_momentum_that_is_set_is_the_momentum(rule: Callable[..., FlipOptimizer]) -> None:
+    weight = bsnn.BinaryLinear(3, 2).weight
+    flip = rule([weight])
+    flip.set_momentum(weight, torch.arange(6.0).view(2, 3))
+    assert flip.momentum(weight).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_network_that_was_cast_takes_its_momentum_along() -> None:
