@@ -9,8 +9,7 @@ dozen and more were thought up by hand (planting/by_hand.py). The suite runs onc
 tests run which line. Each fault then meets the fastest of its tests, and if it survives those, all others.
 
 Faults are planted in copies of the tree, in `--work`. An interrupted run goes on where it was. Every survivor needs a
-reason in planting/reasons.json, and shams, which change nothing, must all survive. Doctests are not run. Writes
-results/faults.json.
+reason in planting/reasons.json, and shams, which change nothing, must all survive. Writes results/faults.json.
 """
 
 import argparse
@@ -74,12 +73,11 @@ def identity(fault: Fault) -> str:
 def tests_for(fault: Fault, cover: Cover) -> tuple[list[str], bool]:
     """The tests that may notice a fault, the likeliest and fastest first, and whether they run its very lines."""
     folder = f"tests/{Path(fault.path).parts[2]}/"
+    near = (folder, fault.path)
     by_place = [cover.tests_of(fault.path, first, last) for first, last in fault.covering]
     in_folder = {name for name in cover.seconds if name.startswith(folder)}
     tests = next(filter(None, [*by_place, in_folder]))
-    return sorted(tests, key=lambda name: (not name.startswith(folder), cover.seconds[name], name)), tests is by_place[
-        0
-    ]
+    return sorted(tests, key=lambda name: (not name.startswith(near), cover.seconds[name], name)), tests is by_place[0]
 
 
 def portions(tests: list[str], cover: Cover, most_seconds: float) -> tuple[list[list[str]], bool]:

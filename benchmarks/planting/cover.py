@@ -71,11 +71,13 @@ class _Contexts:
 
 
 def measure(tree: Tree, work: Path, folders: list[str], *, only: list[str] | None = None) -> Cover:
-    """The cover of all test files, or of some."""
+    """The cover of all test files, or of some, and of the examples in docstrings."""
     records = work / "cover"
     records.mkdir(parents=True, exist_ok=True)
     cover = Cover()
-    files = sorted(str(path.relative_to(tree.path)) for path in tree.path.glob("tests/**/test_*.py"))
+    examples = [path for path in tree.path.glob("src/bsnn/**/*.py") if ">>> " in path.read_text()]
+    found = [*tree.path.glob("tests/**/test_*.py"), *examples]
+    files = sorted(str(path.relative_to(tree.path)) for path in found)
     for number, file in enumerate(files, 1):
         if only and not any(file.startswith(part) for part in only):
             continue

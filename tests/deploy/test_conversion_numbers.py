@@ -10,7 +10,9 @@ from torch import nn
 import bsnn
 from bsnn.deploy._builder import Pending, Signal
 from bsnn.deploy.codec import read
+from bsnn.deploy.engine.weights import zeros_aligned
 from bsnn.deploy.inspection import inspect, inspect_text
+from bsnn.deploy.quantize import multipliers
 from bsnn.deploy.schema import Artifact, BadModel, InputSpec, Scale, Value
 
 
@@ -46,6 +48,28 @@ def test_a_value_too_long_in_one_direction_is_refused(shape: tuple[int, int, int
     numbers = np.ones(shape[0], np.int32)
     with pytest.raises(BadModel, match="at most 65536 each way"):
         Artifact("long", ("a",), 1, 16, spec, (Scale("s", (0,), 0, numbers, numbers),), 1.0)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 1000])
+def test_what_vectors_read_begins_with_a_cache_line(size: int) -> None:
+    made = zeros_aligned(size)
+    assert (len(made), made.ctypes.data % 64, int(made.sum())) == (size, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("gain", "shift"), [([0.0], 0), ([1.0, -0.5], 30), ([1.5], 29), ([0.01], 36), ([1e-9], 40), ([2.0**31], 0)]
+)
+def test_a_multiplier_has_as_many_bits_as_fit(gain: list[float], shift: int) -> None:
+    numbers, found = multipliers(np.array(gain))
+    assert found == shift
+    expected = [min(round(value * 2.0**shift), 2**31 - 1) for value in gain]
+    assert numbers.tolist() == expected
+
+
+def test_a_norm_behind_a_flatten_is_refused(tmp_path: Path) -> None:
+    net = bsnn.Sequential(nn.Conv2d(1, 2, 1), bsnn.LIF(), nn.Flatten(), bsnn.BatchNorm1d(32), nn.Linear(32, 2))
+    with pytest.raises(bsnn.UserError, match="layer 3 is a BatchNorm1d behind a Flatten; put it before"):
+        bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 4, 4))
 
 
 def test_the_range_of_each_kind_of_value() -> None:

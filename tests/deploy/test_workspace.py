@@ -1,0 +1,60 @@
+"""How much memory the engine takes for the digits: each value by hand, and the sums that the device has."""
+
+from typing import Literal
+
+import pytest
+
+import bsnn
+from bsnn.deploy.codec import read
+from bsnn.deploy.engine.layout import lay_out
+from bsnn.deploy.footprint import footprint
+from bsnn.deploy.schema import Artifact
+
+
+@pytest.fixture(scope="module")
+def digits() -> Artifact:
+    return read(bsnn.digits_model())
+
+
+@pytest.mark.parametrize("word_bits", [32, 64])
+@pytest.mark.parametrize("still", [True, False])
+def test_bytes_of_a_time_step_by_hand(digits: Artifact, still: bool, word_bits: Literal[32, 64]) -> None:
+    def spikes(channels: int, pixels: int, planes: int = 1) -> int:
+        """Each pixel has whole words for its channels, per plane of bits; all is rounded up to a cache line."""
+        words = -(-channels // word_bits)
+        return -(-pixels * planes * words * word_bits // 8 // 64) * 64
+
+    # The first convolution and its norm see a still image once; what is fused with its neurons is never written.
+    first = 0 if still else 24 * 64 * 4
+    assert [value.step for value in lay_out(digits, still, 4, word_bits).values] == [
+        0,  # the input is the caller's
+        first, first, first, spikes(24, 64),
+        0, spikes(48, 64), spikes(48, 16, planes=3),
+        0, spikes(96, 16), spikes(96, 4, planes=3),
+        0, spikes(96, 4), spikes(96, 1, planes=3),
+        64,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("still", "time_steps", "chunk", "values", "scratch"),
+    [
+        (True, 1, 1, 18_496, 16_512),
+        (True, 4, 4, 18_688, 40_704),
+        (True, 99, 16, 23_552, 137_472),
+        (False, 1, 1, 18_496, 16_512),
+        (False, 4, 4, 73_984, 40_704),
+    ],
+)
+def test_the_workspace_does_not_grow_unnoticed(
+    digits: Artifact, still: bool, time_steps: int, chunk: int, values: int, scratch: int
+) -> None:
+    made = lay_out(digits, still, time_steps)
+    assert (made.chunk, made.values_bytes, made.scratch_bytes) == (chunk, values, scratch)
+
+
+def test_the_device_holds_membranes_values_and_scratch(digits: Artifact) -> None:
+    found = footprint(digits)
+    neurons = 24 * 64 + 48 * 64 + 96 * 16 + 96 * 4
+    assert (found.membranes, found.values, found.scratch) == (4 * neurons, 18_496, 16_512)
+    assert (found.ram, found.flash) == (61_120, 24_566)
