@@ -75,7 +75,8 @@ def measure(tree: Tree, work: Path, folders: list[str], *, only: list[str] | Non
     records = work / "cover"
     records.mkdir(parents=True, exist_ok=True)
     cover = Cover()
-    examples = [path for path in tree.path.glob("src/bsnn/**/*.py") if ">>> " in path.read_text()]
+    sources = [path for folder in folders for path in (tree.path / folder).rglob("*.py")]
+    examples = [path for path in sources if ">>> " in path.read_text()]
     found = [*tree.path.glob("tests/**/test_*.py"), *examples]
     files = sorted(str(path.relative_to(tree.path)) for path in found)
     for number, file in enumerate(files, 1):

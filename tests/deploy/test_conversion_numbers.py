@@ -1,5 +1,6 @@
 """Numbers of the conversion that decide about precision: pools at the border, ranges of currents, the table's ratio."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,14 @@ def test_a_current_without_a_norm_reaches_at_most_its_weights_times_its_input() 
     assert source.reach == 2.0
     assert pending.strays() == (11.0, 0.0)  # 1·4·2 + 0.25, and 2·2.5·2 + 1
     assert Pending.unscaled("x", source).strays() == (2.0, 0.0)
+
+
+def test_a_current_behind_a_norm_is_expected_within_eight_deviations() -> None:
+    current = Signal(1, "fixed", (1, 1, 1), 2.0**-20, 2**30, mean=0.5, variance=4.0)
+    assert current.reach == 16.5
+    assert replace(current, variance=1e9).reach == 1024.0  # more does not fit
+    spread = Pending("w", current, None, False, {}, np.ones(1), np.zeros(1), spread=(0.25, 2.0))
+    assert spread.strays() == (0.25, 2.0)
 
 
 @pytest.mark.parametrize("shape", [(2**16 + 1, 1, 1), (1, 2**16 + 1, 1), (1, 1, 2**16 + 1)])
