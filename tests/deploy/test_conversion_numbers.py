@@ -14,22 +14,23 @@ from bsnn.deploy.codec import read
 from bsnn.deploy.engine.weights import zeros_aligned
 from bsnn.deploy.inspection import inspect, inspect_text
 from bsnn.deploy.quantize import multipliers
-from bsnn.deploy.schema import Artifact, BadModel, InputSpec, Scale, Value
+from bsnn.deploy.schema import Artifact, AveragePool, BadModel, InputSpec, Lif, Scale, Synapse, Value
 
 
 @pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("pool", [(3, 2, 1), (2, 2, 0)])
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize(("shape", "pool"), [((8, 8), (3, 2, 1)), ((8, 8), (2, 2, 0)), ((8, 7), (2, 2, 0))])
 def test_pooled_spikes_are_divided_as_torch_divides_them(
-    pool: tuple[int, int, int], counted: bool, tmp_path: Path
+    shape: tuple[int, int], pool: tuple[int, int, int], ceil: bool, counted: bool, tmp_path: Path
 ) -> None:
-    """Where padding is not counted, a window at the border is divided by fewer places."""
-    net = bsnn.Sequential(
-        nn.Conv2d(1, 2, 1), bsnn.LIF(), nn.AvgPool2d(*pool, count_include_pad=counted), nn.Flatten(), nn.Linear(32, 3)
-    ).eval()
+    """Where padding is not counted, or a window reaches beyond the border, fewer places count."""
+    pooling = nn.AvgPool2d(*pool, ceil_mode=ceil, count_include_pad=counted)
+    features = 2 * pooling(torch.zeros(1, *shape)).numel()
+    net = bsnn.Sequential(nn.Conv2d(1, 2, 1), bsnn.LIF(), pooling, nn.Flatten(), nn.Linear(features, 3)).eval()
     nn.init.constant_(net[0].weight, 3.0)  # currents far from the threshold, so that every spike is the same
     nn.init.zeros_(net[0].bias)
-    x = torch.rand(4, 1, 8, 8).round()
-    exported = bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 8, 8), time_steps=2)
+    x = torch.rand(4, 1, *shape).round()
+    exported = bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, *shape), time_steps=2)
     outputs = bsnn.load(exported.path).outputs(x.numpy()) * read(exported.path).output_scale
     np.testing.assert_allclose(outputs, bsnn.predict(net, x, 2).numpy(), atol=2e-3)
 
@@ -99,8 +100,29 @@ def test_a_comparison_leaves_the_network_as_it_was(tmp_path: Path) -> None:
     assert not any(module._forward_hooks for module in net.modules())
 
 
-def test_the_table_shows_how_much_energy_is_saved() -> None:
-    result = inspect(read(bsnn.digits_model()))
+@pytest.mark.parametrize(("kind", "shown"), [("image", 1), ("event", 3)])
+def test_operations_and_energy_by_hand(kind: str, shown: int) -> None:
+    """Three time steps; a still image enters the first synapse once."""
+    spec = InputSpec(kind, (1, 2, 2), 0, 1.0, (0.0,), (1.0,), (1,), (0,), 0, {})
+    geometry = (1, 1), (1, 1), (0, 0), (1, 1), 1
+    two, three = np.ones(2, np.int32), np.ones(3, np.int32)
+    layers = (
+        Synapse("first", (0,), 2, *geometry, "int16", 0, 0, np.ones((1, 2), np.int16), two, two),
+        Lif("lif", (1,), 0, 1, 0.5),
+        AveragePool("pool", (2,), (2, 2), (2, 2), (0, 0), False, True),
+        Synapse("second", (3,), 3, *geometry, "bits", 0, 0, np.zeros((2, 1), np.uint8), three, three),
+    )
+    result = inspect(Artifact("own", ("a", "b", "c"), 3, 16, spec, layers, 1.0))
+    first, neurons, _, second = result["layers"]
+    keys = ("weights", "additions", "multiplications", "real_multiplications")
+    # 2 channels of 4 pixels from 1: 8 products and sums, and 8 multiplications for what was BatchNorm.
+    assert [first[key] for key in keys] == [2, 8 * shown, 16 * shown, 8 * 3]
+    assert neurons["firing_rate"] == 0.5
+    # 3 outputs from 2 counts, which are 4 · 0.5 = 2 on average, at 3 time steps.
+    assert [second[key] for key in keys] == [6, 3 * 2 * 2 * 3, 3 * 3, 3 * 2 * 3]
+    additions, products = 8 * shown + 36, 16 * shown + 9
+    assert [result[key] for key in keys] == [8, additions, products, 42]
+    assert result["energy_joules"] == pytest.approx(additions * 0.1e-12 + products * 3.1e-12)
+    assert result["real_energy_joules"] == pytest.approx(42 * 4.6e-12)
     ratio = result["real_energy_joules"] / result["energy_joules"]
-    assert ratio > 2
     assert f"({ratio:.0f}×)" in inspect_text(result)

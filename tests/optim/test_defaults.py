@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import bsnn
-from bsnn.optim import FlipOptimizer
+from bsnn.optim import FlipOptimizer, rules
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,8 @@ def test_defaults(rule: type[FlipOptimizer], settings: dict, expected: dict) -> 
     assert expected.items() <= flip.defaults.items()
     assert inspect.signature(rule).parameters["momentum_bits"].default == 32
     assert flip.momentum(flip.param_groups[0]["params"][0]).count_nonzero() == 0
+
+
+def test_an_unknown_rule_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(bsnn.UserError, match=r"received 'adam'; expected one of bso, .*tbso.*, or module:Class"):
+        rules.find("adam")
