@@ -18,8 +18,11 @@ import os
 import platform
 import random
 import subprocess
+import sys
 import time
+import traceback
 from collections import Counter, defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +79,7 @@ def tests_for(fault: Fault, cover: Cover) -> tuple[list[str], bool]:
     near = (folder, fault.path)
     by_place = [cover.tests_of(fault.path, first, last) for first, last in fault.covering]
     in_folder = {name for name in cover.seconds if name.startswith(folder)}
-    tests = next(filter(None, [*by_place, in_folder]))
+    tests = next(filter(None, by_place), in_folder)
     return sorted(tests, key=lambda name: (not name.startswith(near), cover.seconds[name], name)), tests is by_place[0]
 
 
@@ -137,14 +140,18 @@ def run_all(planned: list[Fault], cover: Cover, options: argparse.Namespace) -> 
     for number in range(options.jobs):
         child = os.fork()
         if not child:
+            status = 1
             try:
                 end_with_parent()
                 work(planned[number :: options.jobs], Tree(options.work / f"tree-{number}"), cover, options)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
-                os._exit(0)
+                os._exit(status)
         children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    if any([os.waitpid(child, 0)[1] for child in children]):
+        sys.exit("a worker has failed; its results so far are kept")
 
 
 def work(planned: list[Fault], tree: Tree, cover: Cover, options: argparse.Namespace) -> None:
@@ -159,8 +166,12 @@ def work(planned: list[Fault], tree: Tree, cover: Cover, options: argparse.Names
 
 def known_results(work: Path) -> dict[str, dict[str, Any]]:
     path = work / "verdicts.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {line["id"]: line for line in lines}
+    found = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with suppress(ValueError):  # the last one of a run that was killed
+            result = json.loads(line)
+            found[result["id"]] = result
+    return found
 
 
 def shams(modules: dict[str, str], number: int, seed: int) -> list[Fault]:
