@@ -26,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from planting.by_hand import by_hand
 from planting.cover import Cover, measure
 from planting.mutator import Fault, faults
@@ -103,17 +104,19 @@ def attempt(tree: Tree, fault: Fault, tests: list[str], cover: Cover) -> dict[st
     with tree.planted(fault.path, fault.source):
         ended = run_tests(tree, files, tests=tests, limit=limit)
     failed = {name: why for name, why in ended.report["failed"].items() if why != "skipped"}
-    if ended.status == 0:
+    last = (ended.report["ran"] or files)[-1]
+    if ended.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return None
-    last = (ended.report["ran"] or [""])[-1]
     if ended.status is None:
         return {"how": "does not end, or takes all memory", "by": last}
     if ended.status < 0:
         return {"how": f"signal {-ended.status}", "by": last}
-    if not failed:
-        return {"how": f"pytest ended with {ended.status}: {ended.output[-200:]}", "by": last}
-    name, why = next(iter(failed.items()))
-    return {"how": "test failed" if "::" in name else "import failed", "by": name, "why": why}
+    if failed:
+        name, why = next(iter(failed.items()))
+        return {"how": "test failed" if "::" in name else "import failed", "by": name, "why": why}
+    if ended.status > pytest.ExitCode.USAGE_ERROR:
+        raise RuntimeError(f"the tests of {fault.path} could not be run:\n{ended.output[-2000:]}")
+    return {"how": "import failed", "by": last, "why": ended.output.strip()[-300:]}
 
 
 def judge(tree: Tree, fault: Fault, cover: Cover, most_seconds: float) -> dict[str, Any]:
