@@ -82,6 +82,13 @@ def test_a_norm_behind_a_flatten_is_refused(tmp_path: Path) -> None:
         bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 4, 4))
 
 
+def test_branches_must_all_be_flattened_or_none(tmp_path: Path) -> None:
+    branches = bsnn.Concat(nn.Flatten(), nn.AvgPool2d(2))
+    net = bsnn.Sequential(nn.Conv2d(1, 2, 1), bsnn.LIF(), branches, nn.Linear(40, 2))
+    with pytest.raises(bsnn.UserError, match="Concat of branches that are flattened and others that are not"):
+        bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 4, 4))
+
+
 def test_the_range_of_each_kind_of_value() -> None:
     largest = 2**30
     for value, expected in (

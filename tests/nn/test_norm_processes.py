@@ -48,3 +48,19 @@ def test_alone_it_is_torchs_own(ours: Any, theirs: Any, shape: tuple[int, ...], 
             results.append([made, *torch.autograd.grad((made * weights).sum(), leaves), *module.buffers()])
         for one, other in zip(*results, strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_two_processes_are_one_with_both_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that hold the same batch: a sum over processes is twice one's own."""
+    monkeypatch.setattr(distributed, "all_reduce", lambda tensor: tensor.mul_(2))
+    norm, plain = (kind(3, dtype=torch.float64) for kind in (bsnn.BatchNorm2d, nn.BatchNorm2d))
+    synchronize_statistics(norm)
+    x = torch.randn(4, 3, 5, 2, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn_like(x)
+    ours, theirs = norm(x), plain(torch.cat([x, x]))
+    torch.testing.assert_close(ours, theirs[:4])
+    (one,) = torch.autograd.grad((ours * weights).sum(), x)
+    (both,) = torch.autograd.grad((theirs * torch.cat([weights, weights])).sum(), x)
+    torch.testing.assert_close(2 * one, both)
+    for statistic, expected in zip(norm.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(statistic, expected)

@@ -87,3 +87,9 @@ def test_a_network_that_was_cast_takes_its_momentum_along() -> None:
     stored = stored_zeros(torch.zeros(4), 32)
     change_pieces(stored, torch.zeros(4, dtype=torch.float64), lambda piece, place: piece.add_(1), lambda: 0)
     assert stored["momentum"].dtype == torch.float64
+
+
+def test_a_network_that_was_moved_takes_its_momentum_along() -> None:
+    stored = stored_zeros(torch.zeros(4), 32)
+    change_pieces(stored, torch.zeros(4, device="meta"), lambda piece, place: piece.add_(1), lambda: 0)
+    assert stored["momentum"].device.type == "meta"
