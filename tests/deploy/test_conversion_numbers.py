@@ -13,7 +13,7 @@ from bsnn.deploy._builder import Pending, Signal
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine.weights import zeros_aligned
 from bsnn.deploy.inspection import inspect, inspect_text
-from bsnn.deploy.quantize import multipliers
+from bsnn.deploy.quantize import input_spec, multipliers
 from bsnn.deploy.schema import Artifact, AveragePool, BadModel, InputSpec, Lif, Scale, Synapse, Value
 
 
@@ -133,3 +133,25 @@ def test_operations_and_energy_by_hand(kind: str, shown: int) -> None:
     assert result["real_energy_joules"] == pytest.approx(42 * 4.6e-12)
     ratio = result["real_energy_joules"] / result["energy_joules"]
     assert f"({ratio:.0f}×)" in inspect_text(result)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale", "bounded", "bits"),
+    [
+        ("image", 255.0, True, 12),  # largest magnitude (1 − 0.1) / 0.125 = 7.2: 32767 / 7.2 is between 2¹² and 2¹³
+        ("image", 16.0, True, 12),
+        ("image", 255.0, False, 11),  # 8 at most is assumed
+        ("event", 51.0, True, 9),  # bytes up to 255 / 51 = 5: (5 − 0.1) / 0.125 = 39.2
+    ],
+)
+def test_an_input_becomes_the_nearest_integers(kind: str, scale: float, bounded: bool, bits: int) -> None:
+    mean, std = (0.4, 0.1), (0.25, 0.125)
+    spec = input_spec(bsnn.data.DataSpec("own", kind, ("a",), (2, 8, 16), mean, std, scale), bounded=bounded)
+    assert (spec.fraction_bits, spec.shape) == (bits, (2, 8, 16))
+    highest = 256 if scale != 16 else 17
+    raw = (np.arange(256) % highest).astype(np.uint8).reshape(2, 8, 16)
+    expected = (raw / scale - np.reshape(mean, (2, 1, 1))) / np.reshape(std, (2, 1, 1)) * 2**bits
+    # An input without known bounds may be cut.
+    assert np.abs(spec.from_bytes(raw) - np.clip(expected, -32768, 32767)).max() <= 0.51
+    reals = (expected / 2**bits).astype(np.float32)
+    assert np.abs(spec.from_reals(reals) - np.clip(expected, -32768, 32767)).max() <= 0.51

@@ -7,7 +7,7 @@ import pytest
 import bsnn
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine.layout import lay_out
-from bsnn.deploy.footprint import footprint
+from bsnn.deploy.footprint import device_layout, footprint
 from bsnn.deploy.schema import Artifact
 
 
@@ -58,3 +58,9 @@ def test_the_device_holds_membranes_values_and_scratch(digits: Artifact) -> None
     neurons = 24 * 64 + 48 * 64 + 96 * 16 + 96 * 4
     assert (found.membranes, found.values, found.scratch) == (4 * neurons, 18_496, 16_512)
     assert (found.ram, found.flash) == (61_120, 24_566)
+
+
+def test_the_device_computes_what_a_still_input_gives_once(digits: Artifact) -> None:
+    made = device_layout(digits)
+    # Up to the first neurons nothing changes from one time step to the next.
+    assert [bool(op.still) for op in made.ops] == [layer < digits.lifs[0] for layer in made.layers]
