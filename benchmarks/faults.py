@@ -183,16 +183,17 @@ def shams(modules: dict[str, str], number: int, seed: int) -> list[Fault]:
     return [Fault(f.path, "sham", f.line, f.covering, f"{modules[f.path]}\n# {f.line}\n") for f in real]
 
 
-def reason_of(result: dict[str, Any], reasons: dict[str, str]) -> str:
-    return reasons.get(f"{result['path']}\n{result['diff']}", "")
+def reason_of(result: dict[str, Any]) -> str:
+    """Why nothing can notice a fault; empty if nobody has said so."""
+    reasons = {(entry["path"], entry["diff"]): entry["reason"] for entry in json.loads(REASONS.read_text())}
+    return reasons.get((result["path"], result["diff"]), "")
 
 
 def summary(results: list[dict[str, Any]], cover: Cover, options: argparse.Namespace) -> dict[str, Any]:
     """The results file."""
-    reasons = {entry["path"] + "\n" + entry["diff"]: entry["reason"] for entry in json.loads(REASONS.read_text())}
     for result in results:
         if not result["caught"]:
-            result["reason"] = reason_of(result, reasons)
+            result["reason"] = reason_of(result)
     planted = [result for result in results if result["kind"] not in ("sham", "by hand")]
     hand = [result for result in results if result["kind"] == "by hand"]
     nothing = [result for result in results if result["kind"] == "sham"]
@@ -230,7 +231,9 @@ def main() -> None:
     parser.add_argument("--shams", type=int, default=10)
     parser.add_argument("--only", action="append", default=[], metavar="PATH", help="a file or folder; no results file")
     parser.add_argument("--tests", action="append", metavar="PATH", help="use these test files only; no results file")
-    parser.add_argument("--rerun-survivors", action="store_true", help="judge those again that survived before")
+    parser.add_argument(
+        "--rerun-survivors", action="store_true", help="judge those again that survived without a reason"
+    )
     parser.add_argument("--most-seconds", type=float, default=300, help="of tests per fault, in the second attempt")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "faults")
     options = parser.parse_args()
@@ -243,7 +246,8 @@ def main() -> None:
     planned += choose(modules, options.number, options.seed)
     cover = measure(tree, options.work, FOLDERS, only=options.tests)
     known = known_results(options.work)
-    done = {name for name, result in known.items() if result["caught"] or not options.rerun_survivors}
+    again = options.rerun_survivors
+    done = {name for name, result in known.items() if result["caught"] or not again or reason_of(result)}
     run_all([fault for fault in planned if identity(fault) not in done], cover, options)
     known = known_results(options.work)
     result = summary([known[identity(fault)] for fault in planned if identity(fault) in known], cover, options)
