@@ -12,6 +12,7 @@ import bsnn
 from bsnn.deploy._builder import Pending, Signal
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine.weights import zeros_aligned
+from bsnn.deploy.formats._c_text import string
 from bsnn.deploy.inspection import inspect, inspect_text
 from bsnn.deploy.quantize import input_spec, multipliers
 from bsnn.deploy.schema import Artifact, AveragePool, BadModel, InputSpec, Lif, Scale, Synapse, Value
@@ -155,3 +156,11 @@ def test_an_input_becomes_the_nearest_integers(kind: str, scale: float, bounded:
     assert np.abs(spec.from_bytes(raw) - np.clip(expected, -32768, 32767)).max() <= 0.51
     reals = (expected / 2**bits).astype(np.float32)
     assert np.abs(spec.from_reals(reals) - np.clip(expected, -32768, 32767)).max() <= 0.51
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a b~", '"a b~"'), ("\x1f\x7f", '"\\037\\177"'), ('"\\?', '"\\042\\134\\077"'), ("é", '"\\303\\251"')],
+)
+def test_a_name_in_c_is_of_plain_characters(text: str, expected: str) -> None:
+    assert string(text) == expected

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_files import nmnist_bin, wav
 from PIL import Image
 
 import bsnn
+from bsnn.data.audio import decode_sound
+from bsnn.data.events import decode_events
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.files import batches, evaluate_model, held_out_samples, held_out_set, predict_files, read_input
+from bsnn.deploy.schema import InputSpec
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,20 @@ def test_a_picture_has_the_levels_of_gray_of_the_data(engine: Engine, tmp_path: 
     read = read_input(tmp_path / "x.png", engine.artifact.input, 4)
     assert engine.artifact.input.divisor == 16
     assert np.array_equal(read.reshape(8, 8), np.rint(gray * (16 / 255)))
+
+
+def test_a_sound_is_normalized_and_events_are_frames(tmp_path: Path) -> None:
+    wave = 0.3 * np.sin(np.arange(16_000) / 9)
+    (tmp_path / "x.wav").write_bytes(wav(wave))
+    sound = InputSpec("sound", (1, 32, 32), 8, 1.0, (0.5,), (2.0,), (1,), (0,), 0, {})
+    read = read_input(tmp_path / "x.wav", sound, 4)
+    np.testing.assert_allclose(read, (decode_sound(tmp_path / "x.wav") - 0.5) / 2.0, rtol=1e-5)
+    (tmp_path / "x.bin").write_bytes(nmnist_bin([(3, 5, 10, 1), (3, 5, 20, 1), (30, 2, 900, 0)]))
+    decode = {"sensor": [34, 34]}
+    events = InputSpec("event", (2, 17, 17), 8, 32.0, (0.0, 0.0), (1.0, 1.0), (1, 1), (0, 0), 0, decode)
+    frames = read_input(tmp_path / "x.bin", events, 3)
+    assert (frames.dtype, frames.shape) == (np.uint8, (3, 2, 17, 17))
+    assert np.array_equal(frames, decode_events(tmp_path / "x.bin", time_steps=3, sensor=(34, 34), size=(17, 17)))
 
 
 def test_a_folder_is_read_by_name_and_shares_are_a_softmax_over_the_mean(
