@@ -83,6 +83,19 @@ def test_a_norm_behind_a_flatten_is_refused(tmp_path: Path) -> None:
         bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 4, 4))
 
 
+def test_only_real_inputs_keep_what_rounding_takes_from_the_weights(tmp_path: Path) -> None:
+    """Sums of real inputs leave the weights fewer bits; sums of spikes leave them all."""
+    net = bsnn.Sequential(nn.Conv2d(1, 4, 3), bsnn.LIF(), nn.Flatten(), nn.Linear(144, 2))
+    made = read(bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 8, 8)).path)
+    assert [layer.name for layer in made.layers] == ["0", "0.rest", "0.sum", "1", "3"]
+
+
+def test_features_that_do_not_fit_the_input_are_refused(tmp_path: Path) -> None:
+    net = bsnn.Sequential(nn.Flatten(), nn.Linear(9, 2))
+    with pytest.raises(bsnn.UserError, match=r"layer 1 takes 9 features and is given 16 \(1, 4, 4\)"):
+        bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 4, 4))
+
+
 def test_branches_must_all_be_flattened_or_none(tmp_path: Path) -> None:
     branches = bsnn.Concat(nn.Flatten(), nn.AvgPool2d(2))
     net = bsnn.Sequential(nn.Conv2d(1, 2, 1), bsnn.LIF(), branches, nn.Linear(40, 2))

@@ -2,13 +2,14 @@
 
 from typing import Literal
 
+import numpy as np
 import pytest
 
 import bsnn
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine.layout import lay_out
 from bsnn.deploy.footprint import device_layout, footprint
-from bsnn.deploy.schema import Artifact
+from bsnn.deploy.schema import Artifact, InputSpec, Lif, Scale, Synapse
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +65,22 @@ def test_the_device_computes_what_a_still_input_gives_once(digits: Artifact) -> 
     made = device_layout(digits)
     # Up to the first neurons nothing changes from one time step to the next.
     assert [bool(op.still) for op in made.ops] == [layer < digits.lifs[0] for layer in made.layers]
+
+
+@pytest.mark.parametrize(("kernel", "rows"), [((3, 1), 3), ((1, 3), 1), ((7, 1), 5)])
+def test_the_room_for_a_window_is_as_high_as_it_is(kernel: tuple[int, int], rows: int) -> None:
+    """A window on 5 by 4 pixels of 2 channels; of one that is higher than the input, only 5 rows lie in it."""
+    one, three, two = np.ones(1, np.int32), np.ones(3, np.int32), np.ones(2, np.int32)
+    padding = (kernel[0] // 2, kernel[1] // 2)
+    bits, dense = np.zeros((kernel[0] * kernel[1] * 2, 1), np.uint8), np.ones((5 * 4 * 3, 1), np.int16)
+    spec = InputSpec("image", (2, 5, 4), 0, 1.0, (0.0,) * 2, (1.0,) * 2, (1,) * 2, (0,) * 2, 0, {})
+    layers = (
+        Scale("currents", (0,), 0, two, two),
+        Lif("lif", (1,), 0, 1),
+        Synapse("w", (2,), 3, kernel, (1, 1), padding, (1, 1), 1, "bits", 0, 0, bits, three, three),
+        Synapse("out", (3,), 1, (5, 4), (1, 1), (0, 0), (1, 1), 1, "int16", 16, 0, dense, one, one),
+    )
+    made = lay_out(Artifact("own", ("a",), 2, 16, spec, layers, 1.0), False, 2)
+    op = made.ops[made.layers.index(2)]
+    assert op.row_capacity == rows * 4 * 2 + 2 + 32
+    assert op.list_capacity == 4 * 2 + 2 + 32
