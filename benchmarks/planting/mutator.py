@@ -39,7 +39,20 @@ _NOT_CODE = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal
 _KEPT_DECORATORS = {
     "property", "staticmethod", "classmethod", "dataclass", "contextmanager", "overload", "override", "abstractmethod",
 }  # fmt: skip
-_UNSWAPPED = {"isinstance", "issubclass", "getattr", "setattr", "hasattr", "super", "cast"}
+# The order of their arguments is of no consequence, or nobody gets it wrong.
+_UNSWAPPED = {
+    "min",
+    "max",
+    "minimum",
+    "maximum",
+    "isinstance",
+    "issubclass",
+    "getattr",
+    "setattr",
+    "hasattr",
+    "super",
+    "cast",
+}
 _Compound = ast.FunctionDef | ast.ClassDef | ast.If | ast.For | ast.While | ast.With | ast.Try | ast.Match
 
 
