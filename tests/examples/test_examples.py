@@ -42,6 +42,8 @@ def test_the_readme_lists_every_example() -> None:
 OWN_PARTS = {
     "own_network": (["--model", "own_network:build"], "own_network:build", True),
     "own_rule": (["--optimizer", "own_rule:Patient", "--gamma", "0.5", "--plan", "4,4"], "Patient", True),
+    "own_neuron": (["--neuron", "own_neuron:Refractory", "--plan", "4,4"], "own_neuron:Refractory", False),
+    "own_trace": (["--gradient", "own_trace:Slow", "--plan", "4,4"], "own_trace:Slow", True),
 }
 
 

@@ -1,0 +1,114 @@
+"""What a deployed network makes of files: which numbers enter it, and what it says of each sample."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_files import nmnist_bin, wav
+from PIL import Image
+
+import bsnn
+from bsnn.data.audio import decode_sound
+from bsnn.data.events import decode_events
+from bsnn.deploy.engine import Engine
+from bsnn.deploy.files import batches, evaluate_model, held_out_samples, held_out_set, predict_files, read_input
+from bsnn.deploy.schema import InputSpec
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return bsnn.load(bsnn.digits_model())
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return bsnn.data.digits("test").samples[:3]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint16])
+def test_whole_numbers_are_bytes_of_any_width(engine: Engine, images: np.ndarray, dtype: type, tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.where(images > 8, 255, 0).astype(dtype))
+    read = read_input(path, engine.artifact.input, 4)
+    assert read.dtype == np.uint8
+    assert set(np.unique(read)) == {0, 255}
+
+
+def test_real_numbers_stay_as_they_are(engine: Engine, tmp_path: Path) -> None:
+    values = np.linspace(-2, 300, 64).reshape(1, 1, 8, 8)
+    np.save(tmp_path / "x.npy", values)
+    assert np.array_equal(read_input(tmp_path / "x.npy", engine.artifact.input, 4), values)
+    np.save(tmp_path / "x.npy", np.zeros((0, 1, 8, 8), np.int64))
+    assert read_input(tmp_path / "x.npy", engine.artifact.input, 4).size == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [(np.array([-1, 3]), "from -1 to 3"), (np.array([0, 256]), "from 0 to 256"), (np.array([True]), "holds bool")],
+)
+def test_other_arrays_are_refused(engine: Engine, values: np.ndarray, message: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", values)
+    with pytest.raises(bsnn.UserError, match=message):
+        read_input(tmp_path / "x.npy", engine.artifact.input, 4)
+    (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-1])
+    with pytest.raises(bsnn.UserError, match="not a complete array"):
+        read_input(tmp_path / "x.npy", engine.artifact.input, 4)
+
+
+def test_a_picture_has_the_levels_of_gray_of_the_data(engine: Engine, tmp_path: Path) -> None:
+    gray = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    Image.fromarray(gray).save(tmp_path / "x.png")
+    read = read_input(tmp_path / "x.png", engine.artifact.input, 4)
+    assert engine.artifact.input.divisor == 16
+    assert np.array_equal(read.reshape(8, 8), np.rint(gray * (16 / 255)))
+
+
+def test_a_sound_is_normalized_and_events_are_frames(tmp_path: Path) -> None:
+    wave = 0.3 * np.sin(np.arange(16_000) / 9)
+    (tmp_path / "x.wav").write_bytes(wav(wave))
+    sound = InputSpec("sound", (1, 32, 32), 8, 1.0, (0.5,), (2.0,), (1,), (0,), 0, {})
+    read = read_input(tmp_path / "x.wav", sound, 4)
+    np.testing.assert_allclose(read, (decode_sound(tmp_path / "x.wav") - 0.5) / 2.0, rtol=1e-5)
+    (tmp_path / "x.bin").write_bytes(nmnist_bin([(3, 5, 10, 1), (3, 5, 20, 1), (30, 2, 900, 0)]))
+    decode = {"sensor": [34, 34]}
+    events = InputSpec("event", (2, 17, 17), 8, 32.0, (0.0, 0.0), (1.0, 1.0), (1, 1), (0, 0), 0, decode)
+    frames = read_input(tmp_path / "x.bin", events, 3)
+    assert (frames.dtype, frames.shape) == (np.uint8, (3, 2, 17, 17))
+    assert np.array_equal(frames, decode_events(tmp_path / "x.bin", time_steps=3, sensor=(34, 34), size=(17, 17)))
+
+
+def test_a_folder_is_read_by_name_and_shares_are_a_softmax_over_the_mean(
+    engine: Engine, images: np.ndarray, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "b.npy", images[:2])
+    np.save(tmp_path / "a.npy", images[2:])
+    (tmp_path / ".hidden").touch()
+    (tmp_path / "folder").mkdir()
+    found = predict_files(engine, [tmp_path])
+    logits = engine.outputs(images[[2, 0, 1]]) * engine.artifact.output_scale / engine.time_steps
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert [line["input"] for line in found] == [f"{tmp_path}/a.npy", f"{tmp_path}/b.npy[0]", f"{tmp_path}/b.npy[1]"]
+    assert [line["class"] for line in found] == shares.argmax(1).tolist()
+    assert [line["label"] for line in found] == [engine.classes[number] for number in shares.argmax(1)]
+    np.testing.assert_allclose([line["share"] for line in found], shares.max(1))
+
+
+def test_frames_of_an_array_count_as_its_time_steps(engine: Engine, images: np.ndarray, tmp_path: Path) -> None:
+    """Still images are shown T times; frames `[T, B, ...]` as they are; the share is that of their mean."""
+    frames = np.repeat(images[None, :1], 2 * engine.time_steps, axis=0)
+    np.save(tmp_path / "frames.npy", frames)
+    (line,) = predict_files(engine, [tmp_path / "frames.npy"])
+    logits = engine.outputs(frames)[0] * engine.artifact.output_scale / (2 * engine.time_steps)
+    assert line["share"] == pytest.approx(np.exp(logits).max() / np.exp(logits).sum())
+
+
+def test_batches_are_the_whole_test_set_in_order(engine: Engine) -> None:
+    data = held_out_set(engine, None)
+    parts = list(batches(engine, data, 100))
+    assert [len(labels) for _, labels in parts] == [100] * (len(data) // 100) + [len(data) % 100]
+    assert np.array_equal(np.concatenate([x for x, _ in parts]), data.samples)
+    assert np.array_equal(np.concatenate([labels for _, labels in parts]), data.labels)
+    assert np.array_equal(held_out_samples(engine, None, 5), data.samples[:5])
+    measured = evaluate_model(engine, None)
+    assert measured["samples"] == len(data)
+    assert measured["test_accuracy"] == (engine.predict(data.samples) == data.labels).mean()
