@@ -69,18 +69,6 @@ def test_a_process_that_loses_another_says_so(on_two: Path) -> None:
     assert (on_two / "lost.txt").read_text().startswith(message)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the threads in /proc")
-@pytest.mark.xfail(reason="after a long script something still holds the group; not found yet", strict=False)
-def test_no_thread_of_a_lost_group_is_left_when_python_ends(on_two: Path) -> None:
-    """One that is still at work for a failed call while Python ends may abort the process."""
-    assert "gloo" in (on_two / "threads-before.txt").read_text()
-    assert "gloo" not in (on_two / "threads-after.txt").read_text()
-
-
-def threads() -> str:
-    return " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
-
-
 def checks() -> list[tuple[str, Any]]:
     return [(name, function) for name, function in globals().items() if name.startswith("check_on_two")]
 
@@ -319,11 +307,11 @@ def main() -> None:
             train(dataclasses.replace(TINY, train_samples=200, epochs=4), folder / "whole")
             if world.is_first:
                 os._exit(0)  # without a word to the other
-            (folder / "threads-before.txt").write_text(threads())
             summed([1], world)
     except LostProcess as error:
-        (folder / "threads-after.txt").write_text(threads())
         (folder / "lost.txt").write_text(str(error))
+        # gloo keeps threads after a call that failed. While Python ends, they have been seen to abort the process.
+        os._exit(0)
 
 
 if __name__ == "__main__":

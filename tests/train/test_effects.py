@@ -17,6 +17,7 @@ from training_runs import VARIABLE
 from bsnn import UserError, cli
 from bsnn.data.subset import some_samples
 from bsnn.nn.bits import BinaryParameter
+from bsnn.nn.neurons import neuron_named
 from bsnn.train import trainer as trainer_module
 from bsnn.train.build import load_data
 from bsnn.train.config import Config, choices_of, why_unused
@@ -31,7 +32,9 @@ OTHER: dict[str, Any] = {
     "model": "residual",
     "plan": (4, 8),
     "width": 2.0,
+    "neuron": "if",
     "surrogate": "triangle",
+    "gradient": "sltt",
     "optimizer": "bso",
     "initial_momentum": 1e-3,
     "one_minus_beta1": 0.5,
@@ -61,6 +64,10 @@ ELSEWHERE = {
     "init_from": "test_fine_tuning.py",
     "sync_batchnorm": "test_distributed.py",
     "clip_norm": "test_options.py",
+    "loss": "test_own_parts.py",
+    "select": "test_selection.py",
+    "early_stopping": "test_selection.py",
+    "final_test": "test_selection.py",
     "autoaugment": "tests/data/test_data_augment.py",
 }
 NAMES = [field.name for field in dataclasses.fields(Config) if field.name not in ELSEWHERE]
@@ -138,6 +145,7 @@ def test_a_change_has_an_effect_or_is_refused(name: str, run: Any) -> None:
         ({"optimizer": "bso"}, {"one_minus_beta2", "eps", "bias_correction"}),
         ({"gradient": "bptt"}, {"updates"}),
         ({"real_optimizer": "adamw"}, {"sgd_momentum"}),
+        ({"neuron": "if"}, {"leak"}),
         (
             {"weights": "real"},
             {"optimizer", "gamma", "one_minus_beta1", "one_minus_beta2", "eps", "bias_correction", "initial_momentum"}
@@ -219,3 +227,13 @@ def test_an_option_may_have_an_effect_at_some_points_of_a_sweep(monkeypatch: pyt
     # The recipe's own plan has no place in a residual network; those of the sweep do.
     assert cli.main(["train", "digits", "--model", "residual", "--sweep", "plan=4,4;4,down,8"]) == 2
     assert [config.plan for _, config in grids[1]] == [(4, 4), (4, "down", 8)]
+
+
+def test_the_names_of_neurons_are_those_of_the_registry() -> None:
+    with pytest.raises(UserError) as from_config:
+        Config(neuron="no-such")
+    with pytest.raises(UserError) as from_registry:
+        neuron_named("no-such")
+    names = "neuron: received 'no-such'; expected one of lif, if, plif, hard-lif, alif, or module:"
+    assert str(from_config.value).startswith(names)
+    assert str(from_registry.value).startswith(names)

@@ -121,8 +121,6 @@ def test_the_norm_to_clip_at_reaches_the_update(gradient: Any, update: str, monk
     assert given == [None, 0.5]
 
 
-# The update itself is not here yet: this test begins to pass, and the mark goes, when it takes clip_norm.
-@pytest.mark.xfail(raises=TypeError, strict=True, reason="the updates do not take clip_norm yet")
 @pytest.mark.parametrize("gradient", ["ottt", "bptt"])
 def test_clipping_changes_a_run_only_above_its_norm(gradient: Any) -> None:
     results = []

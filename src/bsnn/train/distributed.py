@@ -122,8 +122,8 @@ def joined_world(device: str = "auto") -> Iterator[World]:
         ) from error
     finally:
         distributed.destroy_process_group()
-        # The threads of a group end with the last reference to it, which should not be while Python ends. This frees
-        # cycles of objects that hold the group; what else may hold it after a long training is not known.
+        # The threads of a group end with the last reference to it, which should not be while Python ends: this frees
+        # cycles of objects that hold the group.
         gc.collect()
 
 

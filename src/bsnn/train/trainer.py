@@ -180,13 +180,15 @@ class Trainer:
         loss = functools.partial(self._loss, labels=labels, share=share)
         frames = over_time(inputs, self.frames)
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
-        clipping: dict[str, Any] = {"clip_norm": config.clip_norm} if config.clip_norm else {}
+        clip_norm = config.clip_norm or None
         try:
             if self._by_bptt:
-                outcome = bptt_update(self.net, frames, loss, self.optimizers, **clipping)
+                outcome = bptt_update(self.net, frames, loss, self.optimizers, clip_norm=clip_norm)
             else:
                 accumulate = config.updates == "accumulated"
-                outcome = online_update(self.net, frames, loss, self.optimizers, accumulate=accumulate, **clipping)
+                outcome = online_update(
+                    self.net, frames, loss, self.optimizers, accumulate=accumulate, clip_norm=clip_norm
+                )
         except NotFinite as error:
             raise _diverged(f"a gradient in {place}") from error
         for schedule in self.schedules:
