@@ -50,6 +50,7 @@ def test_a_current_behind_a_norm_is_expected_within_eight_deviations() -> None:
     assert current.reach == 16.5
     assert replace(current, variance=1e9).reach == 1024.0  # more does not fit
     assert Signal(1, "fixed", (1, 1, 1), 2.0**-20, 2**30, mean=3.0).reach == 3.0
+    assert Signal(1, "fixed", (1, 1, 1), 2.0**-20, 2**30).reach == 0.0
     spread = Pending("w", current, None, False, {}, np.ones(1), np.zeros(1), spread=(0.25, 2.0))
     assert spread.strays() == (0.25, 2.0)
 
