@@ -90,6 +90,7 @@ def test_only_real_inputs_keep_what_rounding_takes_from_the_weights(tmp_path: Pa
     net = bsnn.Sequential(nn.Conv2d(1, 4, 3), bsnn.LIF(), nn.Flatten(), nn.Linear(144, 2))
     made = read(bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 8, 8)).path)
     assert [layer.name for layer in made.layers] == ["0", "0.rest", "0.sum", "1", "3"]
+    assert made.time_steps == 4  # unless something else is said
 
 
 def test_features_that_do_not_fit_the_input_are_refused(tmp_path: Path) -> None:
