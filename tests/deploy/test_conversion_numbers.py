@@ -50,6 +50,7 @@ def test_a_current_behind_a_norm_is_expected_within_eight_deviations() -> None:
     assert current.reach == 16.5
     assert replace(current, variance=1e9).reach == 1024.0  # more does not fit
     assert Signal(1, "fixed", (1, 1, 1), 2.0**-20, 2**30, mean=3.0).reach == 3.0
+    assert Signal(1, "fixed", (1, 1, 1), 2.0**-20, 2**30).reach == 0.0
     spread = Pending("w", current, None, False, {}, np.ones(1), np.zeros(1), spread=(0.25, 2.0))
     assert spread.strays() == (0.25, 2.0)
 
@@ -89,6 +90,7 @@ def test_only_real_inputs_keep_what_rounding_takes_from_the_weights(tmp_path: Pa
     net = bsnn.Sequential(nn.Conv2d(1, 4, 3), bsnn.LIF(), nn.Flatten(), nn.Linear(144, 2))
     made = read(bsnn.export(net, tmp_path / "m.bsnn", input_shape=(1, 8, 8)).path)
     assert [layer.name for layer in made.layers] == ["0", "0.rest", "0.sum", "1", "3"]
+    assert made.time_steps == 4  # unless something else is said
 
 
 def test_features_that_do_not_fit_the_input_are_refused(tmp_path: Path) -> None:

@@ -107,3 +107,10 @@ def test_the_largest_sum_by_hand() -> None:
 def test_what_does_not_fit_is_refused(layer: Layer, values: list[Value], message: str) -> None:
     with pytest.raises(BadModel, match=message):
         layer.output(values)
+
+
+def test_padding_ends_where_it_is_far_beyond_the_input() -> None:
+    most = 6 + 7
+    assert synapse(kernel=(most + 1, 1), padding=(most, 0)).output([SPIKES]).shape == (6, most + 6, 7)
+    with pytest.raises(BadModel, match="is far beyond an input"):
+        synapse(kernel=(most + 2, 1), padding=(most + 1, 0)).output([SPIKES])

@@ -33,3 +33,13 @@ def test_defaults(rule: type[FlipOptimizer], settings: dict, expected: dict) -> 
 def test_an_unknown_rule_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(bsnn.UserError, match=r"received 'adam'; expected one of bso, .*tbso.*, or module:Class"):
         rules.find("adam")
+
+
+def test_a_schedule_that_is_loaded_goes_on_from_the_saved_settings() -> None:
+    saved, other = (bsnn.optim.BSO([bsnn.BinaryLinear(4, 2).weight], gamma=gamma) for gamma in (0.5, 0.25))
+    schedules = [bsnn.optim.Schedule(flip, gamma=lambda update: 1 / (1 + update)) for flip in (saved, other)]
+    schedules[0].step()
+    schedules[1].load_state_dict(schedules[0].state_dict())
+    for schedule in schedules:
+        schedule.step()
+    assert [flip.param_groups[0]["gamma"] for flip in (saved, other)] == [0.5 / 3, 0.5 / 3]
