@@ -353,5 +353,5 @@ def test_every_optimizer_and_gradient_rule_stands_in_the_matrix() -> None:
     assert {*rules.names()} <= {*OPTIMIZERS}
     for name in GRADIENTS:
         neurons.gradient_rule(name)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(bsnn.UserError, match=f"expected one of {', '.join(GRADIENTS)}, or"):
+    with pytest.raises(bsnn.UserError, match=f"expected one of {', '.join(GRADIENTS)}, module:Class"):
         neurons.gradient_rule("none")  # pyright: ignore[reportArgumentType]

@@ -189,6 +189,7 @@ def networks() -> list:
     ]
 
 
+@pytest.mark.filterwarnings("ignore::bsnn.BackendWarning")  # of the hooks below
 @pytest.mark.parametrize("number", range(7))
 def test_numpy_and_torch_give_the_same_integers_and_are_near_the_trained_network(number: int, tmp_path: Path) -> None:
     torch.manual_seed(number)

@@ -84,7 +84,9 @@ def test_a_folder_is_read_by_name_and_shares_are_a_softmax_over_the_mean(
     np.save(tmp_path / "a.npy", images[2:])
     (tmp_path / ".hidden").touch()
     (tmp_path / "folder").mkdir()
-    found = predict_files(engine, [tmp_path])
+    made = predict_files(engine, [tmp_path])
+    found, unreadable = made["predictions"], made["unreadable"]
+    assert not unreadable
     logits = engine.outputs(images[[2, 0, 1]]) * engine.artifact.output_scale / engine.time_steps
     shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert [line["input"] for line in found] == [f"{tmp_path}/a.npy", f"{tmp_path}/b.npy[0]", f"{tmp_path}/b.npy[1]"]
@@ -97,7 +99,7 @@ def test_frames_of_an_array_count_as_its_time_steps(engine: Engine, images: np.n
     """Still images are shown T times; frames `[T, B, ...]` as they are; the share is that of their mean."""
     frames = np.repeat(images[None, :1], 2 * engine.time_steps, axis=0)
     np.save(tmp_path / "frames.npy", frames)
-    (line,) = predict_files(engine, [tmp_path / "frames.npy"])
+    (line,) = predict_files(engine, [tmp_path / "frames.npy"])["predictions"]
     logits = engine.outputs(frames)[0] * engine.artifact.output_scale / (2 * engine.time_steps)
     assert line["share"] == pytest.approx(np.exp(logits).max() / np.exp(logits).sum())
 

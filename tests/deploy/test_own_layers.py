@@ -126,7 +126,6 @@ def per_channel() -> nn.Module:
         (lambda: small(PerBatch(16)), "layer own0 .PerBatch. overrides forward"),
         (lambda: small(Squared(16, 16)), "layer own0 .Squared. overrides forward"),
         (lambda: small(nn.Softmax(1)), "layer own0 is a Softmax, which has no deployed form"),
-        (lambda: nn.DataParallel(small()), "the network is a DataParallel.* export its .module"),
     ],
 )
 def test_what_may_compute_something_else_is_refused_by_name(

@@ -30,6 +30,7 @@ def passed(backend: str, make: Callable[[], nn.Module]) -> list[torch.Tensor]:
     return [logits, *parts, *(p.grad for p in net.parameters()), *net.buffers()]
 
 
+@pytest.mark.filterwarnings("ignore::bsnn.BackendWarning")
 @pytest.mark.parametrize(
     "make",
     [

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import bsnn
-from bsnn.optim.base import NotFinite
-from bsnn.optim.drive import update_all
+from bsnn.optim import NotFinite
+from bsnn.optim.drive import Updates
 
 
 @pytest.mark.parametrize("bad", ["binary", "real"])
@@ -17,8 +17,8 @@ def test_a_bad_gradient_changes_nothing(bad: str, flip_first: bool) -> None:
     for name, parameter in (("binary", binary), ("real", real)):
         parameter.grad = torch.full(parameter.shape, torch.nan if name == bad else 1.0)
     signs = bsnn.signs(binary)
-    with pytest.raises(NotFinite):
-        update_all([flip, sgd] if flip_first else [sgd, flip], None)
+    with pytest.raises(NotFinite), Updates([flip, sgd] if flip_first else [sgd, flip]) as updates:
+        updates.update(None)
     assert torch.equal(bsnn.signs(binary), signs)
     assert torch.equal(real.detach(), torch.ones(4))
     assert binary.grad is None

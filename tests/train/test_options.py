@@ -24,7 +24,7 @@ SMALL = dataclasses.replace(TINY, plan=(4, 4), train_samples=48, batch_size=16, 
 def built(config: Config) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     net = build.build_network(config, 10, 1)
-    return net, build.build_optimizers(config, net)[1]
+    return net, build.build_optimizers(config, net)[-1]
 
 
 @pytest.mark.parametrize("weights", ["binary", "real"])
@@ -70,7 +70,7 @@ def test_the_learning_rate_warms_up_and_the_flips_do_not() -> None:
     config = dataclasses.replace(SMALL, warmup=0.5, epochs=4, learning_rate=0.8)
     net = build.build_network(config, 10, 1)
     flip, real = build.build_optimizers(config, net)
-    schedules = build.build_schedules(config, flip, real, num_batches=3)
+    schedules = build.build_schedules(config, [flip, real], num_batches=3)
     assert flip is not None
     rates, betas = [], []
     for _ in range(12):

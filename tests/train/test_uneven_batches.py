@@ -58,6 +58,7 @@ class Meeting:
 def trained(size: int, config: Any, monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     meeting = Meeting(size)
     monkeypatch.setattr(distributed, "all_reduce", meeting.all_reduce)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", meeting.get_world_size)
     sets, own = load_data(config, None), Own(model=network)
     runs = [Trainer(config, *sets, World(rank, size), own=own) for rank in range(size)]

@@ -46,7 +46,7 @@ def export(
 ) -> Exported:
     """Writes a trained network as a model file, which runs without torch.
 
-    What the network takes is said by `spec`, by `data`, or by `input_shape` alone; then inputs have to be normalized
+    `spec`, `data` or `input_shape` says what the network takes. With `input_shape` alone, inputs have to be normalized
     by whoever calls the network.
 
     Args:

@@ -80,7 +80,7 @@ def _trained(net: nn.Module, lowered: Lowered, watch: Watch, frames: Tensor) -> 
     with evaluating(net), backend("reference"), _refusing_changes(net), watching(lowered.modules, watch):
         for frame in frames:
             try:
-                outputs, state = net(frame.to(like), state)
+                outputs, state = net(frame.to(like.device, like.dtype), state)
             except UserError:
                 raise
             except (RuntimeError, TypeError, ValueError) as error:

@@ -92,7 +92,9 @@ class BinaryParameter(nn.Parameter):
             bits = args[0].bits if name == "detach" else args[0].bits.clone()
             return cls(bits, args[0].shape, args[0].dtype, requires_grad=False)
         else:
-            allowed = name in _ALLOWED or name.startswith("new_") or name.endswith("_like")
+            # An ordinary tensor may be made like it: `x.to(parameter)`.
+            alike = name in ("to", "type_as") and not isinstance(args[0], cls)
+            allowed = name in _ALLOWED or name.startswith("new_") or name.endswith("_like") or alike
         if not allowed:
             raise _no_numbers(name, args, kwargs)
         return super().__torch_function__(func, types, args, kwargs)

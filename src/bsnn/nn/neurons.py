@@ -171,7 +171,7 @@ class HardResetLIF(Neuron):
         leak: λ, the share of the membrane that stays.
         threshold: V.
         surrogate: Stand-in for the derivative of the spike; `Sigmoid()` by default.
-        gradient: As in `LIF`, but for `"ndot"`.
+        gradient: As in `LIF`, except `"ndot"`.
 
     Example:
         >>> activity, state = HardResetLIF()(torch.tensor([[1.2, 0.4]]), None)

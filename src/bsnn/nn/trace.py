@@ -22,7 +22,9 @@ class Activity(NamedTuple):
     """What a spiking layer sends on: its spikes now and, if the gradient rule has one, their trace."""
 
     spikes: Tensor
+    """s[t]."""
     trace: Tensor | None
+    """â[t]; None if the rule has no trace."""
 
     def map(self, linear: Callable[..., Tensor], *args: object, **kwargs: object) -> "Activity":
         """Applies a linear operation that is the same at every time step, such as pooling, to both parts.

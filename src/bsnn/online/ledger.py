@@ -36,7 +36,7 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
         net: The network.
         sample: An input of one time step; its first sample is used.
         batch: Samples in a batch.
-        momentum_bits: Of the flip optimizer.
+        momentum_bits: Bits per weight of the flip optimizer's momentum.
 
     Returns:
         Weights (with BatchNorm's statistics), momentum, gradients (of the binary layer at which the peak lies, and the
@@ -84,7 +84,7 @@ def predict_memory(net: Stateful, sample: Tensor, batch: int, *, momentum_bits: 
 
 @dataclass
 class _Layer:
-    """Bytes that a synapse and the neurons behind it hold, of one sample but for the weights."""
+    """Bytes that a synapse and the neurons behind it hold, for one sample; weights are counted once."""
 
     entering: int = 0
     leaving: int = 0

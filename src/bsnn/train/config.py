@@ -43,7 +43,10 @@ def _unused_by_rule(config: "Config", name: str) -> str:
     """For a setting of flip rules, of which the chosen one takes only some."""
     if reason := _ONLY_BINARY(config, name):
         return reason
-    taken = rules.config_fields(rules.find(config.optimizer))
+    try:
+        taken = rules.config_fields(rules.find(config.optimizer))
+    except UserError:
+        return ""  # a rule of the user's own that is not here: training says so, a report does not need it
     return "" if name in taken else f"the flip rule {config.optimizer} does not take it, only {', '.join(taken)}"
 
 

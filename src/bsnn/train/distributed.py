@@ -32,8 +32,11 @@ class World(NamedTuple):
     """Which of how many processes this is, and its device."""
 
     rank: int = 0
+    """The number of this process, from 0."""
     size: int = 1
+    """How many processes there are."""
     device: torch.device = torch.device("cpu")
+    """What this process computes on."""
     local_rank: int = 0
     """Its number on its machine."""
     restarted: bool = False
@@ -85,7 +88,7 @@ def device_named(name: str, local_rank: int = 0) -> torch.device:
 
 @contextmanager
 def joined_world(device: str = "auto") -> Iterator[World]:
-    """Joins the processes that torchrun started; without torchrun, a world of one. Within itself, the same one.
+    """Joins the processes that torchrun started; without torchrun, a world of one. It may be nested.
 
     Args:
         device: What computes; see `device_named`.

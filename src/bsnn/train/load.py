@@ -31,8 +31,11 @@ class TrainedNetwork(NamedTuple):
     """A network as the end of an epoch left it, and what it was trained for."""
 
     net: Stateful
+    """With the weights and statistics of that epoch."""
     config: Config
+    """What it was trained with."""
     spec: DataSpec
+    """What it takes."""
     metrics: EpochMetrics
     """Of that epoch."""
 

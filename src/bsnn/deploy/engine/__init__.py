@@ -30,7 +30,7 @@ class Engine:
     """A deployed network that runs without torch.
 
     Inputs are bytes as read from a file (uint8, `[C, H, W]` or `[B, C, H, W]`), or real numbers that are normalized
-    as in training (float), or the network's own integers (int16). Events have the time first: `[T, B, C, H, W]`.
+    as in training (float), or the network's own integers (int16). Events have time first: `[T, B, C, H, W]`.
 
     Args:
         artifact: The network.
@@ -150,5 +150,5 @@ def load(path: str | os.PathLike[str], kernel: Kernel = "auto", threads: int | N
 
 
 def digits_model() -> Path:
-    """Where the trained model lies that ships with the package: handwritten digits, 8 × 8, 17 levels of gray."""
+    """The path of the trained model that ships with the package: handwritten digits, 8 × 8, 17 levels of gray."""
     return Path(__file__).with_name("digits.bsnn")

@@ -24,7 +24,7 @@ class SigmaBSO(BSO):
 
     n is the variance that M would have if its gradients were independent and of mean zero: it follows the momentum
     exactly, from its first update on and through any schedule. γ then means the same whatever the rate of the momentum,
-    the loss and the layer, and training settles without annealing, as a stream needs it that has no known end.
+    the loss and the layer, and training settles without annealing, which suits a stream without a known end.
 
     Args:
         params: Binary parameters, or groups of them.
