@@ -16,7 +16,7 @@ _CHANGES: tuple[tuple[str, str, str], ...] = (
     # Time steps that had no gradient count in the mean.
     ("optim/rules/tbso.py", "moments[sorted(self._accumulated_times)].mean()", "moments.mean()"),
     # The reset keeps its graph.
-    ("nn/neuron.py", "threshold * spikes.detach()", "threshold * spikes"),
+    ("nn/neuron.py", "threshold * (spikes.detach() if detach_reset else spikes)", "threshold * spikes"),
     # A trace that forgets nothing, and a ratio of 0 where the denominator is.
     ("nn/trace.py", "torch.add(spikes, past, alpha=leak)", "torch.add(spikes, past)"),
     ("nn/trace.py", "torch.where(defined, previous, 1.0), leak)", "torch.where(defined, previous, 1.0), 0.0)"),
@@ -24,14 +24,14 @@ _CHANGES: tuple[tuple[str, str, str], ...] = (
     ("nn/synapse.py", "grad_outputs[0] * (latent.abs() <= 1)", "grad_outputs[0].clone()"),
     # The running variance of many processes, biased.
     ("nn/norm.py", "variance * (count / (count - 1))", "variance"),
-    # Ordinary optimizers step before a flip optimizer finds a bad gradient.
-    ("optim/drive.py", "key=lambda optimizer: not isinstance", "key=lambda optimizer: isinstance"),
+    # A bad gradient of a real-valued parameter is not looked for.
+    ("optim/drive.py", "for optimizer in self._ordinary:  # flip", "for optimizer in self._flip[:0]:  # flip"),
     # A damaged checkpoint, newer than the one that is written, stays.
     ("train/checkpoint.py", "[*newer, *older[: -self.keep]", "[*older[: -self.keep]"),
     # The neuron's threshold is cut instead of rounded.
-    ("deploy/lowering.py", "round(lif.threshold / self.builder.unit)", "int(lif.threshold / self.builder.unit)"),
+    ("deploy/lowering.py", "round(threshold / self.builder.unit)", "int(threshold / self.builder.unit)"),
     # Windows at the border are divided by the size of the kernel.
-    ("deploy/lowering.py", "return within and (pool.count_padding or pool.padding == (0, 0))", "return within"),
+    ("deploy/_pooling.py", "return within and (pool.count_padding or pool.padding == (0, 0))", "return within"),
 )
 
 
