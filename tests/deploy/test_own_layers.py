@@ -125,7 +125,7 @@ def per_channel() -> nn.Module:
         (lambda: small(Noisy(0.5)), "layer own0 .Noisy. overrides forward"),
         (lambda: small(PerBatch(16)), "layer own0 .PerBatch. overrides forward"),
         (lambda: small(Squared(16, 16)), "layer own0 .Squared. overrides forward"),
-        (lambda: small(nn.Softmax(1)), "layer own0 is a Softmax, which has no deployed form"),
+        (lambda: small(nn.Softmax(1)), "layer own0 .Softmax. has no deployed form"),
     ],
 )
 def test_what_may_compute_something_else_is_refused_by_name(
@@ -304,7 +304,7 @@ class Returning(bsnn.LIF):
         (small(neuron=Returning(nn.Linear(3, 3))), "layer lif .Returning. or what its lowered_as returns does not"),
         (small(neuron=Returning("itself")), "layer lif is lowered as a Returning, which is where it began"),
         (small(neuron=Returning(1)), "lowered_as of layer lif .Returning. returned 1"),
-        (small(neuron=Returning(nn.Tanh())), "layer lif is a Tanh, which has no deployed form"),
+        (small(neuron=Returning(nn.Tanh())), "layer lif .Tanh. has no deployed form"),
         (small(neuron=Adaptive()), "layer lif .Adaptive. overrides forward"),
     ],
 )

@@ -282,3 +282,77 @@ def test_two_flip_optimizers_count_their_flips_by_parameter(tmp_path: Path) -> N
     ratios = metrics(tmp_path / "run")[0]["flip_ratios"]
     assert ratios["6.weight"] == 0
     assert 0 < ratios["3.weight"] < 1
+
+
+PARTS = '''
+import bsnn
+
+nothing = None
+
+
+class Fixed(bsnn.LIF):
+    """A neuron with constants of its own."""
+
+    def __init__(self):
+        super().__init__(leak=0.9)
+
+
+class Handed(bsnn.LIF):
+    """A neuron that hands its settings on."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+
+
+def build(num_classes):
+    """A network that takes next to nothing."""
+    return bsnn.models.vgg((4, 4), num_classes=num_classes, in_channels=1)
+
+
+def general(**settings):
+    """A network that takes what every network of the library does."""
+    return bsnn.models.vgg((4, 4), **settings)
+
+
+def three(logits, labels, weights):
+    """No loss."""
+'''
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "little:nothing"], "model: little:nothing is None; expected a function or a class"),
+        (["--loss", "little:nothing"], "loss: little:nothing is None; expected a function or a class"),
+        (["--loss", "little:three"], "loss: little:three fails on the logits and labels of two samples"),
+        (["--neuron", "little:Fixed", "--leak", "0.3"], "--leak: little:Fixed takes no argument leak, so it would do"),
+        (["--neuron", "little:Fixed", "--surrogate", "triangle"], "--surrogate: little:Fixed takes no argument surrog"),
+        (["--neuron", "little:Fixed", "--gradient", "sltt"], "Let your neuron's constructor take `gradient`"),
+        (["--model", "little:build", "--width", "0.5"], "--width: little:build takes no argument config or width"),
+        (["--model", "little:build", "--plan", "4,8"], "--plan: little:build takes no argument config or plan"),
+        (["--model", "little:build", "--leak", "0.3"], "--leak: little:build takes no argument config or leak or neur"),
+        (["--model", "little:build", "--neuron", "if"], "--neuron: little:build takes no argument config or neuron"),
+    ],
+)
+def test_what_a_part_of_the_users_own_does_not_take_is_refused(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    (tmp_path / "little.py").write_text(PARTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "little", raising=False)
+    status, said = run_command(capfd, "train", "digits", *OPTIONS, *options, "--out", "run")
+    assert (status, message in said) == (2, True), said
+
+
+def test_keyword_arguments_are_given_what_the_library_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    (tmp_path / "little.py").write_text(PARTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "little", raising=False)
+    own = ["--model", "little:general", "--neuron", "little:Handed", "--leak", "0.25", "--width", "2"]
+    status, said = run_command(capfd, "train", "digits", *OPTIONS, *own, "--epochs", "1", "--out", "run")
+    assert status == 0, said
+    net = load_network(tmp_path / "run").net
+    assert {module.leak for module in net.modules() if isinstance(module, bsnn.LIF)} == {0.25}
+    assert net.get_parameter("conv2.weight").shape[:2] == (8, 8)

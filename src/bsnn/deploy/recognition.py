@@ -140,7 +140,5 @@ def unsupported(layer: nn.Module, name: str, how: str = "") -> UserError:
         )
         if not how and (isinstance(layer, Stateful) or not type(layer).__module__.startswith("torch.")):
             advice += ". A class that is equal to such layers can say so with a method lowered_as(self)"
-    return UserError(
-        f"export: layer {name or 'the network'} is a {kind}{' ' + how if how else ''}, which has no deployed form; "
-        f"{advice}."
-    )
+    where = f"layer {name}" if name else "the network"
+    return UserError(f"export: {where} ({kind}{' ' + how if how else ''}) has no deployed form; {advice}.")

@@ -9,7 +9,8 @@ from typing import Any
 
 from bsnn.paper._target import Settings
 from bsnn.paper.recipes import recipe
-from bsnn.train.config import PLAN_WORDS, Config
+from bsnn.train.config import Config
+from bsnn.train.effects import PLAN_WORDS
 from bsnn.train.sweep import sweep
 
 # A quarter of the digits and a narrow network: with all of them nearly every setting ends above 99 %.

@@ -37,7 +37,7 @@ def build_neuron(config: Config) -> Neuron:
         "surrogate": surrogate.named(config.surrogate),
         "gradient": gradient_rule(config.gradient),
     }
-    return filled(neuron_named(config.neuron), settings, "neuron")
+    return filled(neuron_named(config.neuron), settings, "neuron", rest=settings)
 
 
 def build_network(config: Config, num_classes: int, in_channels: int, own: Own = NOTHING) -> Stateful:
@@ -57,7 +57,7 @@ def build_network(config: Config, num_classes: int, in_channels: int, own: Own =
         return model  # pyright: ignore[reportReturnType], check_network refuses what is not Stateful
     if model is not None:
         fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-        return filled(model, {**fields, **shared, "config": config}, "model")
+        return filled(model, {**fields, **shared, "config": config}, "model", rest=shared)
     if config.model == "vgg":
         return vgg(config.plan, **shared)
     if config.model == "residual":

@@ -7,53 +7,31 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from bsnn.errors import UserError
-from bsnn.extras import need
 from bsnn.optim import rules
+from bsnn.train.effects import (
+    ONLY_BINARY,
+    ONLY_MIXED,
+    PLAN_WORDS,
+    Unused,
+    is_own,
+    only,
+    unused_by_data,
+    unused_by_network,
+    unused_by_neuron,
+    unused_by_rule,
+    unused_plan,
+)
 
 DataName = Literal[
     "digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "imagenet", "dvs_cifar10", "nmnist",
     "speech_commands", "folder",
 ]  # fmt: skip
 ScheduleName = Literal["constant", "step", "cosine", "inverse_sqrt"]
-
-
-# Networks that are built from a plan, and the word that stands in it between numbers of channels.
-PLAN_WORDS = {"vgg": "pool", "residual": "down"}
-
-Unused = Callable[["Config", str], str]
-"""Why a field, given by its name, has no effect in a config; empty if it has one."""
-
-
-def _only(words: str, holds: Callable[["Config"], bool]) -> Unused:
-    """For a field that has an effect under a condition only."""
-    return lambda config, _: "" if holds(config) else f"it has an effect only with {words}"
-
-
-_ONLY_BINARY = _only("--weights binary", lambda config: config.weights == "binary")
-_ONLY_MIXED = _only("--loss mixed", lambda config: config.loss == "mixed")
-
-
-def _unused_by_rule(config: "Config", name: str) -> str:
-    """For a setting of flip rules, of which the chosen one takes only some."""
-    if reason := _ONLY_BINARY(config, name):
-        return reason
-    try:
-        taken = rules.config_fields(rules.find(config.optimizer))
-    except UserError:
-        return ""  # a rule of the user's own that is not here: training says so, a report does not need it
-    return "" if name in taken else f"the flip rule {config.optimizer} does not take it, only {', '.join(taken)}"
-
-
-def _unused_by_data(config: "Config", _: str) -> str:
-    """For the size of images, which some data sets have once and for all."""
-    resizable = need("bsnn.data.finder").RESIZABLE
-    return "" if config.dataset in resizable else f"it has an effect only with --dataset {', '.join(resizable)}"
 
 
 def _setting(
@@ -80,7 +58,7 @@ class Config:
     image_size: int = _setting(
         0,
         "height and width of images and event frames; 0 takes the data set's own",
-        unused=_unused_by_data,
+        unused=unused_by_data,
     )
     train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
     validation_samples: int = _setting(
@@ -94,18 +72,17 @@ class Config:
         (),
         "channels of `vgg`, with pool between, as 32,64,pool,128; of `residual`, with down before blocks that halve "
         "height and width, as 64,down,128,128",
-        unused=_only(
-            f"--model {' or '.join(PLAN_WORDS)}, whose channels it gives",
-            lambda config: config.model in PLAN_WORDS or is_own(config.model),  # your own function may ask for it
-        ),
+        unused=unused_plan,
     )
-    width: float = _setting(1.0, "factor on every number of channels")
-    neuron: str = _setting("lif", "neuron: lif, if, plif, hard-lif, alif, or module:Class for your own")
-    leak: float = _setting(
-        0.5, "λ of the neurons", unused=_only("a --neuron that leaks", lambda config: config.neuron != "if")
+    width: float = _setting(1.0, "factor on every number of channels", unused=unused_by_network)
+    neuron: str = _setting(
+        "lif", "neuron: lif, if, plif, hard-lif, alif, or module:Class for your own", unused=unused_by_network
     )
-    threshold: float = _setting(1.0, "V_th of the neurons")
-    surrogate: str = _setting("sigmoid", "surrogate derivative, such as sigmoid or triangle, or module:Class")
+    leak: float = _setting(0.5, "λ of the neurons", unused=unused_by_neuron)
+    threshold: float = _setting(1.0, "V_th of the neurons", unused=unused_by_neuron)
+    surrogate: str = _setting(
+        "sigmoid", "surrogate derivative, such as sigmoid or triangle, or module:Class", unused=unused_by_neuron
+    )
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
     gradient: str = _setting(
@@ -114,34 +91,32 @@ class Config:
     updates: Literal["real-time", "accumulated"] = _setting(
         "real-time",
         "one update per time step or per sequence",
-        unused=_only(
+        unused=only(
             "an online --gradient, because bptt has one update per sequence", lambda config: config.gradient != "bptt"
         ),
     )
     optimizer: str = _setting(
-        "tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class", unused=_ONLY_BINARY
+        "tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class", unused=ONLY_BINARY
     )
     gamma: float = _setting(
-        5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2", unused=_unused_by_rule
+        5e-7, "γ, the flip threshold; of `sigma` in standard deviations, such as 2", unused=unused_by_rule
     )
-    one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum", unused=_unused_by_rule)
-    one_minus_beta2: float = _setting(1e-5, "1 − β2, the rate of the second moments", unused=_unused_by_rule)
-    eps: float = _setting(1e-20, "ε inside the root", unused=_unused_by_rule)
+    one_minus_beta1: float = _setting(1e-3, "1 − β1, the rate of the momentum", unused=unused_by_rule)
+    one_minus_beta2: float = _setting(1e-5, "1 − β2, the rate of the second moments", unused=unused_by_rule)
+    eps: float = _setting(1e-20, "ε inside the root", unused=unused_by_rule)
     bias_correction: bool = _setting(
-        False, "divide the second moments by the share of them that is filled", unused=_unused_by_rule
+        False, "divide the second moments by the share of them that is filled", unused=unused_by_rule
     )
     initial_momentum: float = _setting(
-        0.0, "δ: the momentum begins at −δ·W; with 0 at 0, or at that of init_from", unused=_unused_by_rule
+        0.0, "δ: the momentum begins at −δ·W; with 0 at 0, or at that of init_from", unused=unused_by_rule
     )
-    momentum_bits: int = _setting(
-        32, "bits of a weight's momentum: 32, or 8, rounded at random", unused=_unused_by_rule
-    )
-    gamma_schedule: ScheduleName = _setting("constant", "how γ decays", unused=_ONLY_BINARY)
-    beta_schedule: ScheduleName = _setting("cosine", "how 1 − β1 decays", unused=_ONLY_BINARY)
+    momentum_bits: int = _setting(32, "bits of a weight's momentum: 32, or 8, rounded at random", unused=unused_by_rule)
+    gamma_schedule: ScheduleName = _setting("constant", "how γ decays", unused=ONLY_BINARY)
+    beta_schedule: ScheduleName = _setting("cosine", "how 1 − β1 decays", unused=ONLY_BINARY)
     decay_epochs: int = _setting(
         50,
         "epochs from one division by ten to the next, with schedule `step`",
-        unused=_only(
+        unused=only(
             "--weights binary and --gamma-schedule step or --beta-schedule step",
             lambda config: config.weights == "binary" and "step" in (config.gamma_schedule, config.beta_schedule),
         ),
@@ -154,12 +129,12 @@ class Config:
     sgd_momentum: float = _setting(
         0.0,
         "momentum of SGD on the real-valued parameters",
-        unused=_only("--real-optimizer sgd", lambda config: config.real_optimizer == "sgd"),
+        unused=only("--real-optimizer sgd", lambda config: config.real_optimizer == "sgd"),
     )
     nesterov: bool = _setting(
         False,
         "Nesterov's form of that momentum",
-        unused=_only(
+        unused=only(
             "--real-optimizer sgd and --sgd-momentum",
             lambda config: config.real_optimizer == "sgd" and config.sgd_momentum > 0,
         ),
@@ -171,9 +146,9 @@ class Config:
         "loss of a time step: mixed, or module:function of (logits, labels) for your own",
         heading="loss and length",
     )
-    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss `mixed`", unused=_ONLY_MIXED)
+    mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss `mixed`", unused=ONLY_MIXED)
     label_smoothing: float = _setting(
-        0.0, "share of a label that is spread over all classes, such as 0.1", unused=_ONLY_MIXED
+        0.0, "share of a label that is spread over all classes, such as 0.1", unused=ONLY_MIXED
     )
     clip_norm: float = _setting(
         0.0, "scale the gradients of a time step down to this norm, taken over all parameters; 0 for none"
@@ -185,13 +160,13 @@ class Config:
     crop_mode: Literal["zeros", "reflect"] = _setting(
         "zeros",
         "what these pixels are: zeros, or the image reflected at its border",
-        unused=_only("--crop-padding", lambda config: config.crop_padding > 0),
+        unused=only("--crop-padding", lambda config: config.crop_padding > 0),
     )
     flip: bool = _setting(False, "mirror half of the images")
     alternating_flip: bool = _setting(
         False,
         "mirror each image in every other epoch, instead of at random",
-        unused=_only("--flip yes", lambda config: config.flip),
+        unused=only("--flip yes", lambda config: config.flip),
     )
     cutout: int = _setting(0, "side of the square that is cut out; 0 for none")
     autoaugment: bool = _setting(False, "AutoAugment's CIFAR-10 policy")
@@ -209,7 +184,7 @@ class Config:
     sync_batchnorm: bool = _setting(
         False,
         "share BatchNorm's statistics between processes",
-        unused=_only("several processes, which torchrun starts", lambda _: int(os.environ.get("WORLD_SIZE", "1")) > 1),
+        unused=only("several processes, which torchrun starts", lambda _: int(os.environ.get("WORLD_SIZE", "1")) > 1),
     )
     seed: int = _setting(0, "seed of weights, order and augmentation")
 
@@ -299,16 +274,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
     "seed": (0, 2**63 - 1),
 }
-
-
-def is_own(name: str) -> bool:
-    """Whether a field names something of the user's own: `module:Name`, or `<Name>` for an object without such a name.
-
-    Example:
-        >>> is_own("my_networks:build"), is_own("<Sequential>"), is_own("vgg11")
-        (True, True, False)
-    """
-    return ":" in name or name.startswith("<")
 
 
 def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:

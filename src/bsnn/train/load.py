@@ -14,9 +14,10 @@ from bsnn.extras import MissingModule
 from bsnn.nn.neuron import Stateful
 from bsnn.train.build import load_data, load_test_set, network_for
 from bsnn.train.checkpoint import Checkpoints, load
-from bsnn.train.config import Config, data_of_run, is_own
+from bsnn.train.config import Config, data_of_run
 from bsnn.train.display import report
 from bsnn.train.distributed import World, first_on_machine, joined_world, summed
+from bsnn.train.effects import is_own
 from bsnn.train.measure import Measurement, measure
 from bsnn.train.metrics import EpochMetrics
 from bsnn.train.origin import changed_modules, explained, modules_of

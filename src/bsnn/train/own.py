@@ -7,7 +7,7 @@ can be imported again by that name.
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,8 @@ from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.neuron import Stateful, evaluating
 from bsnn.nn.trace import GradientRule
 from bsnn.optim import FlipOptimizer
-from bsnn.train.config import Config, is_own
+from bsnn.train.config import Config
+from bsnn.train.effects import is_own
 
 Model = nn.Module | Callable[..., nn.Module]
 """A network, or a function that builds one; it is given what it names among its arguments."""
@@ -56,7 +57,10 @@ class Own(NamedTuple):
                 f"same object again. Pass it as {field}=... to bsnn.train.train"
                 + (", load_network or evaluate_run." if field == "model" else ".")
             )
-        return named_object(name, field)
+        found = named_object(name, field)
+        if not callable(found):
+            raise UserError(f"{field}: {name} is {found!r}; expected a function or a class.")
+        return found
 
 
 NOTHING = Own()
@@ -75,20 +79,21 @@ def name_of(part: Any) -> str:
     return f"<{name}>"
 
 
-def filled(function: Callable[..., Any], available: Mapping[str, Any], option: str) -> Any:
+def filled(function: Callable[..., Any], available: Mapping[str, Any], option: str, rest: Collection[str] = ()) -> Any:
     """Calls a function with those of the available values that it names among its arguments.
 
     Args:
         function: A function or class.
         available: Values by name.
         option: What the function was given as, for messages.
+        rest: Values that a function with `**arguments` is given as well.
 
     Example:
         >>> filled(lambda a, b=2: (a, b), {"a": 1, "c": 3}, "example")
         (1, 2)
     """
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise UserError(f"{option}: received {function!r}; expected a function or a class.") from error
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -100,7 +105,11 @@ def filled(function: Callable[..., Any], available: Mapping[str, Any], option: s
                 f"{option}: {name_of(function)} requires {parameter.name!r}, which a training run does not have; give "
                 f"it a default, or name it as one of {', '.join(available)}."
             )
-    return function(**{p.name: available[p.name] for p in named if p.name in available})
+    taken = [p.name for p in named if p.name in available]
+    has_own = getattr(function, "__init__", None) is not nn.Module.__init__  # which takes anything, only to refuse it
+    if has_own and any(p.kind is p.VAR_KEYWORD for p in parameters):
+        taken += [name for name in rest if name not in taken]
+    return function(**{name: available[name] for name in taken})
 
 
 def gradient_rules(net: nn.Module) -> dict[str, GradientRule]:
@@ -123,7 +132,7 @@ def check_network(net: Any, config: Config, spec: DataSpec, rule: GradientRule) 
         spec: The data.
         rule: The gradient rule that the config names.
     """
-    name = f"model: {config.model}"
+    name = f"model: {config.model}" + (f" with the neuron {config.neuron}" if is_own(config.neuron) else "")
     if not isinstance(net, Stateful):
         raise UserError(
             f"{name} is {type(net).__name__}; expected a module that is called as `logits, state = net(x, state)`: "
@@ -142,8 +151,12 @@ def check_network(net: Any, config: Config, spec: DataSpec, rule: GradientRule) 
         if type(found) is not type(rule):
             raise UserError(
                 f"{name} has neurons of the gradient rule {type(found).__name__} ({layer}), and the config says "
-                f"gradient={config.gradient}; expected the same. Let your function take `neuron`, which is built from "
-                "the config, and copy it into every layer."
+                f"gradient={config.gradient}; expected the same. "
+                + (
+                    "Let your function take `neuron`, which is built from the config, and copy it into every layer."
+                    if is_own(config.model)
+                    else "Let your neuron's constructor take `gradient`."
+                )
             )
     _check_outputs(net, name, spec)
     return net
@@ -188,13 +201,19 @@ def check_optimizers(found: Any, net: nn.Module) -> list[Optimizer]:
     return sorted(optimizers, key=lambda optimizer: not isinstance(optimizer, FlipOptimizer))
 
 
-def check_loss(loss: Loss, net: Stateful, spec: DataSpec) -> None:
-    """Refuses a loss that is not one number with a gradient."""
+def check_loss(loss: Loss, name: str, net: Stateful, spec: DataSpec) -> None:
+    """Refuses a loss of the user's own that is not one number with a gradient."""
     parameter = next(iter(net.parameters()))
     logits = torch.zeros(2, len(spec.classes), device=parameter.device, requires_grad=True)
-    value = loss(logits, torch.zeros(2, dtype=torch.int64, device=parameter.device))
+    try:
+        value = loss(logits, torch.zeros(2, dtype=torch.int64, device=parameter.device))
+    except Exception as error:
+        raise UserError(
+            f"loss: {name} fails on the logits and labels of two samples ({type(error).__name__}: {error}); expected a "
+            "function of both that returns their mean loss."
+        ) from error
     if not isinstance(value, Tensor) or value.dim() or not value.requires_grad:
         raise UserError(
-            f"loss: {name_of(loss)} returned {value!r} for the logits of two samples; expected one number with a "
+            f"loss: {name} returned {value!r} for the logits of two samples; expected one number with a "
             "gradient, the mean over the samples, as torch.nn.functional.cross_entropy gives."
         )

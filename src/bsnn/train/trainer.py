@@ -33,8 +33,9 @@ from bsnn.optim import FlipOptimizer, NotFinite
 from bsnn.optim.momentum import dense
 from bsnn.train.build import build_augmentation, build_loss, build_optimizers, build_schedules, network_for
 from bsnn.train.checkpoint import random_state, set_random_state
-from bsnn.train.config import Config, is_own
+from bsnn.train.config import Config
 from bsnn.train.distributed import World, average_buffers, average_gradients, check_identical, summed
+from bsnn.train.effects import is_own
 from bsnn.train.measure import Measurement, measure
 from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
 from bsnn.train.origin import Origin, changes, origin
@@ -96,7 +97,7 @@ class Trainer:
         self.net = net.to(world.device)
         self._by_bptt, self._step_loss = keeps_graph(self.net), build_loss(config, own)
         if is_own(config.loss):
-            check_loss(self._step_loss, self.net, self.spec)
+            check_loss(own.part("loss", config), config.loss, self.net, self.spec)
         if source is not None:
             self._take_weights(source)
         if world.size > 1 and config.sync_batchnorm:
