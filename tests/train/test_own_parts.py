@@ -282,3 +282,12 @@ def test_two_flip_optimizers_count_their_flips_by_parameter(tmp_path: Path) -> N
     ratios = metrics(tmp_path / "run")[0]["flip_ratios"]
     assert ratios["6.weight"] == 0
     assert 0 < ratios["3.weight"] < 1
+
+
+def test_a_network_may_end_in_neurons(tmp_path: Path) -> None:
+    def build() -> bsnn.Sequential:
+        return bsnn.Sequential(nn.Flatten(), bsnn.BinaryLinear(64, 10), bsnn.BatchNorm1d(10), bsnn.LIF())
+
+    done = train(dataclasses.replace(SHORT, epochs=1), tmp_path / "run", model=build)
+    assert 0 <= done["test_accuracy"] <= 1
+    assert evaluate_run(tmp_path / "run", model=build)["test_accuracy"] == done["test_accuracy"]
