@@ -117,7 +117,7 @@ def test_only_the_loop_writes_over_a_state_and_never_over_the_callers() -> None:
     _, state = net(x, None)
     kept = bsnn.map_state(Tensor.clone, state)
     net(x, state)
-    with fused.recycling_state():
+    with fused.recycling_state(net):
         _, again = net(x, bsnn.map_state(Tensor.clone, state))
     bsnn.online_update(net, [x, x], lambda logits: logits.sum(), [], state=state)
     for before, after, moved in zip(kept, state, again, strict=True):
@@ -130,7 +130,7 @@ def test_only_the_loop_writes_over_a_state_and_never_over_the_callers() -> None:
 def test_backward_after_the_state_was_written_over_is_refused(dtype: torch.dtype) -> None:
     net, x = network(dtype=dtype), torch.randn(4, 2, 8, 8, dtype=dtype)
     logits, state = net(x, None)
-    with fused.recycling_state():
+    with fused.recycling_state(net):
         net(x, state)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         logits.sum().backward()

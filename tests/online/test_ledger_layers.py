@@ -29,3 +29,19 @@ def test_bytes_of_each_layer_by_hand(gradient: str, kept: list[int]) -> None:
     assert first.tiles is not None
     assert first.tiles[:3] == ((4, 2, 3, 3), (4, 4), (4, 4))
     assert not any(module._forward_hooks for module in net.modules())
+
+
+class Own(bsnn.Stateful):
+    def __init__(self, net: bsnn.Sequential) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, state):
+        return self.net(x, state)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_state_that_code_of_ones_own_sees_is_there_twice(own: bool) -> None:
+    net = bsnn.Sequential(nn.Linear(4, 8), bsnn.LIF(), bsnn.BinaryLinear(8, 6), bsnn.LIF(), nn.Linear(6, 2))
+    copied = [layer.copied for layer in _layers(Own(net) if own else net, torch.zeros(5, 4))]
+    assert copied == [own * 2 * 4 * 8, own * 2 * 4 * 6]  # a membrane and a trace, four bytes each

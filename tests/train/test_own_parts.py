@@ -356,3 +356,12 @@ def test_keyword_arguments_are_given_what_the_library_takes(
     net = load_network(tmp_path / "run").net
     assert {module.leak for module in net.modules() if isinstance(module, bsnn.LIF)} == {0.25}
     assert net.get_parameter("conv2.weight").shape[:2] == (8, 8)
+
+
+def test_a_network_may_end_in_neurons(tmp_path: Path) -> None:
+    def build() -> bsnn.Sequential:
+        return bsnn.Sequential(nn.Flatten(), bsnn.BinaryLinear(64, 10), bsnn.BatchNorm1d(10), bsnn.LIF())
+
+    done = train(dataclasses.replace(SHORT, epochs=1), tmp_path / "run", model=build)
+    assert 0 <= done["test_accuracy"] <= 1
+    assert evaluate_run(tmp_path / "run", model=build)["test_accuracy"] == done["test_accuracy"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bsnn.kernels import backend
 from bsnn.nn.network import Sequential
 from bsnn.nn.neuron import evaluating
-from bsnn.nn.trace import Activity
+from bsnn.nn.trace import as_output
 
 TOLERATED = 1e-4
 """Share of values that may differ, for layers that round to single precision on the way."""
@@ -58,7 +58,7 @@ def outputs(module: nn.Module, sequence: Tensor) -> Tensor:
     with evaluating(net), backend("reference"):
         for frame in sequence:
             x, state = net(frame, state)
-            made.append(x.spikes if isinstance(x, Activity) else x)
+            made.append(as_output(x))
     return torch.stack(made)
 
 

@@ -2,7 +2,7 @@
 
 The modules one by one are the reference; they run if a hook watches them, if the surrogate or the gradient rule is not
 known to be elementwise, or if the backend is `"reference"`. States are copied, unless the caller allows a step to write
-over them (`recycling_state`).
+over them (`recycling_state`), and nobody else can see them.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,25 +18,58 @@ from bsnn import kernels
 from bsnn.kernels import operations
 from bsnn.kernels.images import channels_last
 from bsnn.kernels.step import Norm, step
-from bsnn.kernels.torch_internals import forward_hooks, has_other_hooks
+from bsnn.kernels.torch_internals import forward_hooks, has_other_hooks, uncompiled
 from bsnn.nn.claims import claim, is_elementwise
-from bsnn.nn.neuron import LIF, LIFState, Neuron, SoftResetNeuron, SpikeCount, check_state
+from bsnn.nn.neuron import LIF, LIFState, Neuron, SoftResetNeuron, SpikeCount, Stateful, check_state
 from bsnn.nn.neurons import IF
 from bsnn.nn.norm import BatchNorm1d, BatchNorm2d
+from bsnn.nn.synapse import TracedLayer
 from bsnn.nn.trace import Activity
 
-# Whether a step may write the new state over the one that it is given.
-_recycling: ContextVar[bool] = ContextVar("recycling_state", default=False)
+# The neurons that may write the new state over the one that they are given.
+_recycling: ContextVar[frozenset[nn.Module]] = ContextVar("recycling_state", default=frozenset())
 
 
 @contextmanager
-def recycling_state() -> Iterator[None]:
-    """Within it, a step may write the new state over the old one, whose values nobody needs any more."""
-    token = _recycling.set(True)
+def recycling_state(net: Any) -> Iterator[None]:
+    """Within it, a step of a network may write the new state over the old one, whose values the caller needs no more.
+
+    That is so for the neurons of `recyclable(net)`, not for those of another network that is called meanwhile.
+    """
+    token = _recycling.set(recyclable(net))
     try:
         yield
     finally:
         _recycling.reset(token)
+
+
+def recyclable(net: Any) -> frozenset[nn.Module]:
+    """The neurons of a network that may write over their state: all, or none if code of the user's sees states.
+
+    Such code is a `forward` that handles states, or a synapse's, which sees traces, or a hook on one of these modules:
+    it may read a state after handing it on, start from it twice, or keep it. Not remembered, because layers may be
+    exchanged and hooks added; it takes a few microseconds per module.
+    """
+    neurons, waiting = [], [net] if isinstance(net, nn.Module) else []
+    while waiting:
+        module = uncompiled(waiting.pop())
+        inner = list(module.children())
+        if isinstance(module, (Stateful, TracedLayer)):
+            if not _runs_own_forward(module) or is_watched(module):
+                return frozenset()
+            if isinstance(module, Neuron):
+                neurons.append(module)
+            waiting += inner
+        elif inner and any(isinstance(part, Stateful) for part in module.modules()):
+            return frozenset()
+    return frozenset(neurons)
+
+
+def _runs_own_forward(module: nn.Module) -> bool:
+    """Whether calling a module runs a `forward` of the library's, also if the class is derived from the library's."""
+    kind = type(module)
+    ours = (getattr(kind.forward, "__module__", None) or "").partition(".")[0] == "bsnn"
+    return ours and kind.__call__ is nn.Module.__call__ and "forward" not in vars(module)
 
 
 class Run(NamedTuple):
@@ -96,7 +129,7 @@ def is_fusable(neuron: Neuron) -> bool:
 
 def _is_exactly(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Whether a module is of one of these classes: a subclass, or a method of its own, may compute something else."""
-    return type(module) in kinds and not {"fire", "forward"} & vars(module).keys()
+    return type(module) in kinds and not {"fire", "forward", "spike", "reset_spikes"} & vars(module).keys()
 
 
 def _can_fuse(norm: BatchNorm1d | BatchNorm2d | None, neuron: SoftResetNeuron) -> bool:
@@ -182,6 +215,6 @@ def _own_state(current: Tensor, state: LIFState | None, neuron: Neuron) -> tuple
     check_state(state, current, neuron)
     membrane, trace = (None if part is None else channels_last(part) for part in state)
     assert membrane is not None
-    if not _recycling.get():
+    if neuron not in _recycling.get():
         membrane, trace = membrane.clone(), None if trace is None else trace.clone()
     return membrane, trace

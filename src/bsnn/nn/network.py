@@ -24,7 +24,9 @@ from bsnn.nn.trace import Activity, lose_trace, where_lost
 # Linear and the same at every time step: the trace of their output is their output for the trace.
 _LINEAR = (
     nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Unflatten, nn.Identity,
-    nn.ZeroPad1d, nn.ZeroPad2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.Upsample,
+    nn.PixelShuffle, nn.PixelUnshuffle, nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d,
+    nn.ZeroPad1d, nn.ZeroPad2d, nn.ConstantPad1d, nn.ConstantPad2d, nn.CircularPad1d, nn.CircularPad2d,
+    nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d,
 )  # fmt: skip
 
 Value = Tensor | Activity
@@ -36,12 +38,30 @@ def _forgets(layer: nn.Module) -> bool:
     return own and not is_watched(layer) and "forward" not in vars(layer)
 
 
+def _is_linear(layer: nn.Module) -> bool:
+    """Whether a trace passes through a layer; padding by a constant is linear only if it is zero."""
+    return type(layer) in _LINEAR and getattr(layer, "value", 0) == 0 and "forward" not in vars(layer)
+
+
+def _pass_on(layer: nn.Module, x: Activity, name: str) -> Value:
+    """Spikes and trace behind a linear layer; hooks see the spikes alone, once, and one that changes them ends it."""
+    if x.trace is None or not is_watched(layer):
+        return x.map(layer)
+    with torch.no_grad():
+        unchanged = layer.forward(x.spikes).clone()
+        trace = layer.forward(x.trace)
+    spikes = layer(x.spikes)
+    if torch.equal(spikes, unchanged):
+        return Activity(spikes, trace)
+    return lose_trace(spikes.view_as(spikes), f"{name} ({type(layer).__name__}), whose output a hook changes,")
+
+
 def _apply(layer: nn.Module, x: Value, name: str) -> Value:
     """A layer without state; a trace passes through linear ones, and is lost in all others but synapses."""
     if isinstance(layer, TracedLayer):
         return layer(x)
-    if isinstance(x, Activity) and type(layer) in _LINEAR and "forward" not in vars(layer):
-        return x.map(layer)
+    if isinstance(x, Activity) and _is_linear(layer):
+        return _pass_on(layer, x, name)
     lost = where_lost(x)
     if isinstance(x, Activity) and x.trace is not None:
         lost = f"{name} ({type(layer).__name__})"

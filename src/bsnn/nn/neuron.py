@@ -241,11 +241,11 @@ class Neuron(Stateful):
         raise NotImplementedError
 
     def spike(self, distance: Tensor) -> Tensor:
-        """Fires where u − V_th ≥ 0; backward uses the surrogate."""
+        """Fires where u − V_th ≥ 0; backward uses the surrogate. Every neuron fires by it, so you may override it."""
         return spike(distance, self.surrogate)
 
     def reset_spikes(self, spikes: Tensor) -> Tensor:
-        """The spikes as the reset sees them: detached, unless the gradient rule says otherwise."""
+        """The spikes as the reset sees them: detached, unless the gradient rule says otherwise. You may override it."""
         return spikes.detach() if self.gradient.detach_reset else spikes
 
     @opaque
@@ -285,15 +285,9 @@ class SoftResetNeuron(Neuron):
 
     def fire(self, current: Tensor, past: LIFState) -> tuple[Tensor, LIFState]:
         """See `Neuron.fire`."""
-        spikes, membrane = lif_step(
-            current,
-            past.membrane,
-            leak=self.leak,
-            threshold=self.threshold,
-            surrogate=self.surrogate,
-            detach_reset=self.gradient.detach_reset,
-        )
-        return spikes, LIFState(membrane, past.trace)
+        potential = (self.leak * past.membrane).add_(current)
+        spikes = self.spike(potential - self.threshold)
+        return spikes, LIFState(potential - self.threshold * self.reset_spikes(spikes), past.trace)
 
 
 class LIF(SoftResetNeuron):

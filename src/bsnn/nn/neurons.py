@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bsnn.errors import UserError
 from bsnn.extras import named_object
-from bsnn.nn.neuron import LIF, LIFState, Neuron, SoftResetNeuron, lif_step
+from bsnn.nn.neuron import LIF, LIFState, Neuron, SoftResetNeuron
 from bsnn.nn.surrogate import Surrogate
 from bsnn.nn.trace import GradientRule, RuleName
 
@@ -136,18 +136,13 @@ class ParametricLIF(Neuron):
         for parameter, carried in zip((leak, threshold), eligibility, strict=True):
             if carried is not None:
                 membrane = membrane + carried * (parameter - parameter.detach())  # adds 0, with the right derivative
-        spikes, after = lif_step(
-            current,
-            membrane,
-            leak=leak,
-            threshold=threshold,
-            surrogate=self.surrogate,
-            detach_reset=self.gradient.detach_reset,
-        )
+        potential = (leak * membrane).add_(current)
+        spikes = self.spike(potential - threshold)
+        reset = self.reset_spikes(spikes)
         if past.leak_trace is not None and past.threshold_trace is not None:
             with torch.no_grad():
-                eligibility = past.membrane + leak * past.leak_trace, leak * past.threshold_trace - spikes
-        return spikes, ParametricState(after, past.trace, *eligibility)
+                eligibility = past.membrane + leak * past.leak_trace, leak * past.threshold_trace - reset
+        return spikes, ParametricState(potential - threshold * reset, past.trace, *eligibility)
 
     def lowered_as(self) -> LIF:
         """What it is deployed as: its leak and threshold are numbers then."""

@@ -55,6 +55,22 @@ class Activity(NamedTuple):
         return Activity(combine([a.spikes for a in activities]), combine(traces) if traces else None)
 
 
+def as_output(output: object) -> Tensor:
+    """What a network sends out: a tensor as it is, and of the neurons that a network ends in, their spikes.
+
+    Example:
+        >>> as_output(Activity(torch.ones(2), torch.zeros(2)))
+        tensor([1., 1.])
+    """
+    sent = output.spikes if isinstance(output, Activity) else output
+    if not isinstance(sent, Tensor):
+        raise UserError(
+            f"net: its output is a {type(output).__name__}; expected a tensor of logits or, from neurons, an Activity. "
+            "Let forward(x, state) return one of these, and the new state."
+        )
+    return sent
+
+
 class GradientRule:
     """How gradients relate to time. For a trace of your own, subclass it and override `trace`.
 

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from bsnn.errors import UserError
 from bsnn.nn.neuron import Neuron, map_state
+from bsnn.nn.trace import as_output
 from bsnn.online.update import Outcome
 from bsnn.optim.drive import Updates
 
@@ -41,7 +42,8 @@ def bptt_update(
         )
     total_logits = total_loss = None
     for frame in frames:
-        logits, state = net(frame, state)
+        output, state = net(frame, state)
+        logits = as_output(output)
         value = loss(logits)
         total_logits = logits if total_logits is None else total_logits + logits
         total_loss = value if total_loss is None else total_loss + value

@@ -1,6 +1,7 @@
 """Predicting and measuring: summed logits, accuracy, firing rates."""
 
 import itertools
+import numbers
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from bsnn.kernels.torch_internals import uncompiled
 from bsnn.nn.fused import recycling_state
 from bsnn.nn.neuron import Neuron, SpikeCount, evaluating
 from bsnn.nn.norm import estimating_statistics
+from bsnn.nn.trace import as_output
 
 
 def over_time(inputs: Tensor, time_steps: int | None) -> Iterable[Tensor]:
@@ -25,14 +27,14 @@ def over_time(inputs: Tensor, time_steps: int | None) -> Iterable[Tensor]:
     """
     if time_steps is None:
         return inputs
-    if time_steps < 1:
-        raise UserError(f"time_steps: received {time_steps}; expected at least 1.")
+    if not isinstance(time_steps, numbers.Integral) or time_steps < 1:
+        raise UserError(f"time_steps: received {time_steps!r}; expected a whole number, at least 1.")
     return itertools.repeat(inputs, time_steps)
 
 
 @torch.no_grad()
 def predict(net: nn.Module, inputs: Tensor, time_steps: int | None) -> Tensor:
-    """Logits summed over time, in whatever mode the network is.
+    """Logits summed over time, in whatever mode the network is; spikes, if the network ends in neurons.
 
     Args:
         net: Called as `logits, state = net(frame, state)`.
@@ -45,10 +47,11 @@ def predict(net: nn.Module, inputs: Tensor, time_steps: int | None) -> Tensor:
         torch.Size([2])
     """
     total, state = None, None
-    for frame in over_time(inputs, time_steps):
-        with recycling_state():
-            logits, state = net(frame, state)
-        total = logits if total is None else total + logits
+    with recycling_state(net):
+        for frame in over_time(inputs, time_steps):
+            output, state = net(frame, state)
+            logits = as_output(output)
+            total = logits if total is None else total + logits
     if total is None:
         raise UserError(f"predict: received frames of shape {tuple(inputs.shape)}; expected at least one.")
     return total
@@ -135,7 +138,7 @@ def evaluate(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], time_step
 
     Args:
         net: Called as `logits, state = net(frame, state)`.
-        batches: Inputs and labels.
+        batches: Inputs, and labels `[B]`, each the number of a class.
         time_steps: How often to show a still batch; None for inputs `[T, B, ...]`.
 
     Example:
@@ -150,6 +153,7 @@ def evaluate(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], time_step
         for inputs, labels in batches:
             steps = len(inputs) if time_steps is None else time_steps
             logits = predict(net, inputs, time_steps)
+            labels = _class_indices(labels, logits)
             classes, guesses = logits.shape[1], logits.argmax(dim=1)
             pairs = torch.bincount((labels * classes + guesses).cpu(), minlength=classes**2).view(classes, classes)
             confusion = pairs if confusion is None else confusion + pairs
@@ -157,3 +161,21 @@ def evaluate(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], time_step
     if confusion is None:
         raise UserError("evaluate: received no samples; expected at least one batch of inputs and labels.")
     return Evaluation(confusion, total_loss, rates.by_layer())
+
+
+def _class_indices(labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels in a type that can number pairs of classes; refuses any that do not name a class of the logits."""
+    if logits.dim() != 2:
+        raise UserError(f"evaluate: the network's output has shape {tuple(logits.shape)}; expected [batch, classes].")
+    if labels.shape != logits.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise UserError(
+            f"evaluate: received labels of shape {tuple(labels.shape)}, {labels.dtype}, for {len(logits)} samples; "
+            f"expected class indices [batch], of shape ({len(logits)},), such as torch.int64."
+        )
+    wrong = labels[(labels < 0) | (labels >= logits.shape[1])]
+    if len(wrong):
+        raise UserError(
+            f"evaluate: received the label {int(wrong[0])} for a network with {logits.shape[1]} outputs; expected 0 to "
+            f"{logits.shape[1] - 1}."
+        )
+    return labels.long()

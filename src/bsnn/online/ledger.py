@@ -12,11 +12,11 @@ from bsnn.errors import UserError
 from bsnn.kernels.memory import peak_bytes
 from bsnn.kernels.operations import Geometry, neurons, tile_bytes
 from bsnn.nn.bits import BinaryParameter
-from bsnn.nn.fused import as_numbers, is_fusable, recycling_state
+from bsnn.nn.fused import as_numbers, is_fusable, recyclable, recycling_state
 from bsnn.nn.network import ImageNetwork
 from bsnn.nn.neuron import Neuron, SoftResetNeuron, Stateful, map_state
 from bsnn.nn.synapse import TracedConv2d, TracedLayer
-from bsnn.nn.trace import Activity
+from bsnn.nn.trace import Activity, as_output
 from bsnn.optim.momentum import BLOCK
 
 _Pair = tuple[int, int]
@@ -97,7 +97,8 @@ class _Layer:
     neurons: int = 0
     neurons_in_c: bool = False
     copied: int = 0
-    """What a step of neurons that is not fused makes anew: the state and, if they learn, the membrane again."""
+    """What a step makes anew that is not fused or may not write over its state: the state and, if neurons learn, the
+    membrane again."""
 
 
 def _state_bytes(state: Any) -> tuple[int, int]:
@@ -124,6 +125,7 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
     """The layers in the order in which they run."""
     found: list[_Layer] = []
     held: list[Tensor] = []
+    recycled = recyclable(net)
 
     def synapse(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         weight = module.weight
@@ -150,6 +152,7 @@ def _layers(net: Stateful, sample: Tensor) -> list[_Layer]:
         assert isinstance(module, Neuron)
         if isinstance(module, SoftResetNeuron) and is_fusable(module):
             found[-1].neurons_in_c = neurons(output[1].membrane, as_numbers(module), pooled=False) is not None
+            found[-1].copied = 0 if module in recycled else _state_bytes(output[1])[0]
         else:
             learns = any(True for _ in module.parameters())
             found[-1].copied = _state_bytes(output[1])[0] + learns * output[1].membrane.nbytes
@@ -197,9 +200,9 @@ def assert_memory_constant(
     def train(length: int, start: Any) -> Any:
         state = map_state(Tensor.clone, start)
         for _ in range(length):
-            with recycling_state():
-                logits, state = net(frame, state)
-            logits.square().mean().backward()
+            with recycling_state(net):
+                output, state = net(frame, state)
+            as_output(output).square().mean().backward()
             net.zero_grad()
         return state
 

@@ -4,15 +4,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bsnn.errors import UserError
+from bsnn.nn.trace import Activity, as_output
 
 
 def step_loss(
-    logits: Tensor, labels: Tensor, *, time_steps: int, mse_share: float = 0.05, label_smoothing: float = 0.0
+    logits: Tensor | Activity, labels: Tensor, *, time_steps: int, mse_share: float = 0.05, label_smoothing: float = 0.0
 ) -> Tensor:
     """((1 − κ) cross-entropy + κ mean squared distance) / T, both to the labels' distribution over the classes.
 
     Args:
-        logits: Logits of one time step, [B, classes].
+        logits: Logits of one time step, [B, classes]; of an activity, its spikes.
         labels: Class indices, [B], or a distribution for each sample, [B, classes], as mixup makes them.
         time_steps: T; the losses of a sequence add up to their mean.
         mse_share: κ.
@@ -22,6 +23,7 @@ def step_loss(
         >>> step_loss(torch.zeros(2, 4), torch.tensor([1, 3]), time_steps=2, mse_share=0.0)
         tensor(0.6931)
     """
+    logits = as_output(logits)
     if labels.shape not in (logits.shape[:1], logits.shape):
         raise UserError(
             f"step_loss: received labels of shape {tuple(labels.shape)} for logits of shape {tuple(logits.shape)}; "

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from bsnn.errors import UserError
 from bsnn.nn.fused import recycling_state
 from bsnn.nn.neuron import Stateful, map_state
+from bsnn.nn.trace import as_output
 from bsnn.online.update import Outcome, check_online
 from bsnn.optim import FlipOptimizer
 from bsnn.optim.drive import Updates
@@ -44,7 +45,7 @@ def stream_update(
     Args:
         net: Called as `logits, state = net(frame, state)`.
         stream: Any iterable of `Moment`.
-        loss: Loss of one time step from its logits and labels.
+        loss: Loss of one time step from its logits and labels; see `online_update`.
         optimizers: Flip optimizers and ordinary ones.
         clip_norm: The largest norm of the gradients of a time step; see `online_update`.
         state: State to go on from; zeros by default.
@@ -69,9 +70,9 @@ def stream_update(
     for frame, labels, cut in stream:
         if cut:
             state, since_cut = None, 0
-        with recycling_state(), torch.set_grad_enabled(labels is not None):
-            logits, state = net(frame, state)
-        value = torch.full((), torch.nan)
+        with recycling_state(net), torch.set_grad_enabled(labels is not None):
+            output, state = net(frame, state)
+        logits, value = as_output(output), torch.full((), torch.nan)
         if labels is not None:
             value = loss(logits, labels)
             with updates:  # not around the yield: what happens between time steps is the caller's

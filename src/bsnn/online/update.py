@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from bsnn.errors import UserError
 from bsnn.nn.fused import recycling_state
 from bsnn.nn.neuron import Neuron, Stateful, map_state
+from bsnn.nn.trace import as_output
 from bsnn.optim.drive import Updates
 
 
@@ -45,7 +46,7 @@ def online_update(
     Args:
         net: Called as `logits, state = net(frame, state)`.
         frames: The input of each time step: `[T, B, ...]`, or `itertools.repeat(x, T)` for a still image.
-        loss: Loss of one time step from its logits.
+        loss: Loss of one time step from its logits; from its spikes, if the network ends in neurons.
         optimizers: Flip optimizers and ordinary ones.
         accumulate: One update at the end of the sequence instead of one per time step.
         clip_norm: The largest norm of the gradients of a time step over all parameters of all optimizers, as torch's
@@ -70,8 +71,9 @@ def online_update(
     state = map_state(Tensor.clone, state)
     with Updates(optimizers, clip_norm) as updates:
         for t, frame in enumerate(frames):
-            with recycling_state():
-                logits, state = net(frame, state)
+            with recycling_state(net):
+                output, state = net(frame, state)
+            logits = as_output(output)
             value = loss(logits)
             value.backward()
             logits, value = logits.detach(), value.detach()

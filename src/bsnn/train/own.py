@@ -19,7 +19,7 @@ from bsnn.errors import UserError
 from bsnn.extras import named_object
 from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.neuron import Stateful, evaluating
-from bsnn.nn.trace import GradientRule
+from bsnn.nn.trace import Activity, GradientRule, as_output
 from bsnn.optim import FlipOptimizer
 from bsnn.train.config import Config
 from bsnn.train.effects import is_own
@@ -175,13 +175,14 @@ def _check_outputs(net: Stateful, name: str, spec: DataSpec) -> None:
             f"{name} fails on a frame of the data, of shape {tuple(sample.shape)} ({type(error).__name__}: "
             f"{str(error).splitlines()[0] if str(error) else ''}); expected a network for such frames."
         ) from error
-    if not (isinstance(step, tuple) and len(step) == 2 and isinstance(step[0], Tensor)):
+    if not (isinstance(step, tuple) and len(step) == 2 and isinstance(step[0], Tensor | Activity)):
         raise UserError(f"{name} returned {type(step).__name__}; expected a pair, logits and the new state.")
     if step[1] is None or (isinstance(step[1], tuple | list | dict) and not step[1]):
         raise UserError(f"{name} returned no state; expected the state of its neurons, to be handed in again.")
-    if tuple(step[0].shape) != (1, len(spec.classes)):
+    shape = tuple(as_output(step[0]).shape)
+    if shape != (1, len(spec.classes)):
         raise UserError(
-            f"{name} returned logits of shape {tuple(step[0].shape)} for one sample; expected (1, "
+            f"{name} returned logits of shape {shape} for one sample; expected (1, "
             f"{len(spec.classes)}), one for each class of {spec.name}."
         )
 
