@@ -150,7 +150,9 @@ def test_state_dict_holds_bits_and_round_trips() -> None:
     state = net.state_dict()
     assert state["0.weight"].dtype == torch.uint8
     assert state["0.weight"].numel() == 8
-    assert set(state) == {name for name, _ in net.named_parameters()}
+    assert set(state) == {name for name, _ in net.named_parameters()} | {"0.weight_shape", "1.weight_shape"}
+    assert state["0.weight_shape"].tolist() == [6, 10]
+    assert state["0.weight_shape"].dtype == torch.int64
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
@@ -173,6 +175,37 @@ def test_loading_another_size_or_type_is_refused_by_name() -> None:
         net.load_state_dict({name: value for name, value in state.items() if name != "0.weight"})
     with pytest.raises(RuntimeError, match="Unexpected key"):
         net.load_state_dict(state | {"0.other": torch.ones(1)})
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize(
+    ("saved", "other", "message"),
+    [
+        (bsnn.BinaryConv2d(4, 8, 3), bsnn.BinaryConv2d(8, 4, 3), r"\(8, 4, 3, 3\) from.*model is \(4, 8, 3, 3\)"),
+        (bsnn.BinaryLinear(3, 3), bsnn.BinaryLinear(5, 2), r"\(3, 3\) from checkpoint.*model is \(2, 5\)"),
+    ],
+)
+def test_as_many_bytes_of_another_shape_are_a_size_mismatch(saved, other, message: str, assign: bool) -> None:
+    before = other.weight.bits.clone()
+    with pytest.raises(
+        RuntimeError, match=f"size mismatch for weight: copying a binary parameter with shape {message}"
+    ):
+        other.load_state_dict(saved.state_dict(), assign=assign)
+    assert torch.equal(other.weight.bits, before)
+
+
+def test_bits_without_their_shape_are_refused() -> None:
+    layer = bsnn.BinaryLinear(5, 2)
+    old = {"weight": layer.weight.bits}
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "weight_shape"'):
+        layer.load_state_dict(old)
+    for strict in (False, True):
+        with pytest.raises(RuntimeError, match=r"weight: received torch.uint8 of shape \(2,\) without weight_shape"):
+            layer.load_state_dict(old, strict=strict)
+    assert layer.load_state_dict({}, strict=False) == (["weight", "weight_shape"], [])
+    layer.register_buffer("weight_shape", torch.ones(1))
+    with pytest.raises(bsnn.UserError, match="BinaryLinear has a tensor named weight_shape"):
+        layer.state_dict()
 
 
 def test_split_parameters() -> None:

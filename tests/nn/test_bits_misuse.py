@@ -54,6 +54,12 @@ REFUSED: dict[str, Callable[[bsnn.BinaryLinear], object]] = {
     "a list": lambda layer: layer.weight.tolist(),
     "item": lambda layer: bool(layer.weight),
     "to": lambda layer: layer.weight.to(torch.float64),
+    "torch.tensor": lambda layer: torch.tensor(layer.weight),
+    "torch.Tensor": lambda layer: torch.Tensor(layer.weight),
+    "new_tensor": lambda layer: torch.ones(1).new_tensor(layer.weight),
+    "its own new_tensor": lambda layer: layer.weight.new_tensor(layer.weight),
+    "as_subclass": lambda layer: layer.weight.as_subclass(Tensor),
+    "set_": lambda layer: torch.ones(1).set_(layer.weight),
     "a differentiable clone": lambda layer: layer.weight.clone(),
     "in place": lambda layer: layer.weight.detach().zero_(),
     "normal_": lambda layer: nn.init.normal_(layer.weight),
@@ -80,16 +86,22 @@ REFUSED: dict[str, Callable[[bsnn.BinaryLinear], object]] = {
     "weight_norm": lambda layer: parametrizations.weight_norm(layer),
     "spectral_norm": lambda layer: parametrizations.spectral_norm(layer),
     "a parametrization": lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()),
+    "the identity": lambda layer: parametrize.register_parametrization(layer, "weight", nn.Identity()),
+    "an unsafe identity": lambda layer: parametrize.register_parametrization(
+        layer, "weight", nn.Identity(), unsafe=True
+    ),
     "pruning": lambda layer: prune.l1_unstructured(layer, "weight", amount=0.5),
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")  # which torch says first
 @pytest.mark.parametrize("misuse", REFUSED.values(), ids=REFUSED)
 def test_what_needs_numbers_is_refused_by_us_and_changes_nothing(misuse: Callable[[bsnn.BinaryLinear], object]) -> None:
     layer = layer_with_gradient()
     bits, weight = layer.weight.bits.clone(), layer.weight
     with pytest.raises(bsnn.UserError, match=r"one bit per weight.*bsnn\.signs.*flip optimizer, as in binary, real ="):
         misuse(layer)
+    assert layer.weight is weight
     assert torch.equal(weight.bits, bits)
     assert weight.untyped_storage().nbytes() <= 8
 
@@ -133,6 +145,17 @@ def test_a_detached_parameter_shares_the_bits_and_a_clone_does_not() -> None:
     assert not shared.requires_grad
     assert torch.equal(signs(shared), signs(weight))
     assert torch.equal(signs(saved), -signs(weight))
+
+
+def test_a_parameter_of_a_binary_parameter_shares_the_bits() -> None:
+    weight = bsnn.BinaryLinear(4, 6).weight
+    for given in (weight, weight.detach()):
+        for requires_grad in (True, False):
+            shared = nn.Parameter(given, requires_grad)
+            assert isinstance(shared, BinaryParameter)
+            assert shared.requires_grad == requires_grad
+            assert shared.bits is weight.bits
+            assert shared.shape == weight.shape
 
 
 def test_a_whole_network_and_its_optimizer_can_be_saved() -> None:

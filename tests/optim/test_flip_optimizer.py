@@ -17,7 +17,14 @@ from bsnn.optim import BSO, TBSO, FlipOptimizer
         (lambda p: BSO(p, gamma=-1.0), "gamma: received -1.0"),
         (lambda p: BSO(p, gamma=math.nan), "gamma: received nan"),
         (lambda p: BSO(p, beta=1.0), "beta: received"),
-        (lambda p: TBSO(p, betas=(0.9, -0.1), time_steps=1), "beta: received"),
+        (lambda p: BSO(p, gamma=None), "gamma: received None; expected a finite number"),  # pyright: ignore[reportArgumentType]
+        (lambda p: BSO(p, gamma=True), "gamma: received True"),
+        (lambda p: BSO(p, beta="a"), "beta: received 'a'; expected one decay"),  # pyright: ignore[reportArgumentType]
+        (lambda p: TBSO(p, betas=(0.9, -0.1), time_steps=1), "betas: received 0.9, -0.1"),
+        (lambda p: TBSO(p, betas=0.9, time_steps=1), "betas: received 0.9; expected two decays"),  # pyright: ignore[reportArgumentType]
+        (lambda p: TBSO([{"params": p, "betas": (0.9,)}], time_steps=1), "betas: received 0.9; expected two decays"),
+        (lambda p: BSO([{"params": p, "gamma": "x"}]), "gamma: received 'x'"),
+        (lambda p: BSO([{"params": p, "beta": (0.9, 0.9)}]), "beta: received"),
         (lambda p: TBSO(p, eps=-1e-3, time_steps=1), "eps: received"),
         (lambda p: TBSO(p, time_steps=0), "time_steps=0"),
         (lambda p: TBSO(p, time_steps=True), "time_steps=True"),
@@ -124,3 +131,42 @@ def test_an_own_rule_takes_a_few_lines() -> None:
     give(weight, 1.0, 1.0)
     SignOnly([weight]).step()
     assert signs(weight).tolist() == [-1, -1]
+
+
+def test_a_state_of_other_parameters_is_refused_by_name() -> None:
+    flip = BSO([parameter(1, -1)])
+    two = BSO([parameter(1, -1), parameter(1, -1)])
+    groups = BSO([{"params": [parameter(1, -1)]}, {"params": [parameter(1, -1)]}])
+    with pytest.raises(bsnn.UserError, match="received nothing; expected state and param_groups"):
+        flip.load_state_dict({})
+    for other, received in ((two, r"\[2\]"), (groups, r"\[1, 1\]")):
+        with pytest.raises(bsnn.UserError, match=rf"received groups of {received} parameters; expected \[1\]"):
+            flip.load_state_dict(other.state_dict())
+    bad = flip.state_dict()
+    bad["param_groups"][0]["gamma"] = -1.0
+    with pytest.raises(bsnn.UserError, match=r"gamma: received -1\.0"):
+        flip.load_state_dict(bad)
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+def test_momentum_of_another_shape_is_refused(bits: int) -> None:
+    saved = BSO([BinaryParameter.from_signs(torch.ones(4, 6))], momentum_bits=bits).state_dict()
+    other = BSO([BinaryParameter.from_signs(torch.ones(6, 4))], momentum_bits=bits)
+    with pytest.raises(bsnn.UserError, match=r"momentum of shape \(4, 6\) for weights of shape \(6, 4\)"):
+        other.load_state_dict(saved)
+
+
+def test_an_own_rule_may_keep_numbers() -> None:
+    class Counting(BSO):
+        def initial_state(self, parameter):
+            return {**super().initial_state(parameter), "updates": 0}
+
+        def observe(self, group, parameter, mean_square, t) -> None:
+            self.state[parameter]["updates"] += 1
+
+    weight = parameter(1, -1)
+    flip, other = Counting([weight]), Counting([weight])
+    give(weight, 1.0, 1.0)
+    flip.step()
+    other.load_state_dict(flip.state_dict())
+    assert other.state[weight]["updates"] == 1

@@ -127,17 +127,37 @@ def test_only_a_rule_that_says_so_is_given_pieces() -> None:
     class Same(Pieces):
         label = "overrides nothing"
 
+    class Top:
+        rule = Whole.rule
+
+    class Mixed(Top, bsnn.optim.BSO):
+        pass
+
+    class Tied(Mixed):
+        elementwise = True
+
     assert [rules.find(name).elementwise for name in rules.names()] == [True] * len(rules.names())
     assert (Whole.elementwise, Pieces.elementwise, Same.elementwise) == (False, True, True)
+    assert (Mixed.elementwise, Tied.elementwise) == (False, True)
     ends = []
-    for kind in (Whole, Pieces):
+    for kind in (Whole, Pieces, Mixed, Same):
         torch.manual_seed(0)
         weight = bsnn.BinaryLinear(600, 500).weight
         weight.grad = torch.randn(500, 600)
         kind([weight]).step()
         ends.append(weight.bits)
-    assert shapes == [(500, 600), (1 << 18,), (500 * 600 - (1 << 18),)]
-    assert torch.equal(*ends)
+    pieces = [(1 << 18,), (500 * 600 - (1 << 18),)]
+    assert shapes == [(500, 600), *pieces, (500, 600), *pieces]
+    assert all(torch.equal(end, ends[0]) for end in ends)
+
+
+def test_a_rule_of_one_object_sees_whole_parameters() -> None:
+    weight = bsnn.BinaryConv2d(4, 8, 3).weight
+    weight.grad = torch.randn(weight.shape)
+    flip, before = bsnn.optim.BSO([weight]), bsnn.signs(weight)
+    flip.rule = lambda group, parameter, t: per_channel
+    flip.step()
+    assert torch.equal(bsnn.signs(weight) != before, per_channel(before, flip.momentum(weight)))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Schedules: their factors, and how they anneal settings and resume."""
 
 import copy
+import operator
 import pickle
 
 import pytest
@@ -10,7 +11,8 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 import bsnn
-from bsnn.optim import BSO, Schedule, constant, cosine, inverse_sqrt, step_decay, warmup
+from bsnn.optim import BSO, TBSO, Schedule, constant, cosine, inverse_sqrt, step_decay, warmup
+from bsnn.optim.settings import Settings
 
 
 def test_factors() -> None:
@@ -93,12 +95,73 @@ def test_settings_are_checked_whenever_they_change() -> None:
         lambda: group.__setitem__("gama", 1.0),
         lambda: group.setdefault("gama", 1.0),
         lambda: group.update(gama=1.0),
+        lambda: operator.ior(group, {"gama": 1.0}),
+        lambda: group.update({"gamma": 0.5, "gama": 1.0}),
     ):
         with pytest.raises(
             bsnn.UserError, match="BSO: there is no setting 'gama'; expected one of gamma, one_minus_beta1"
         ):
             change()
-    with pytest.raises(bsnn.UserError, match=r"one_minus_beta1: received 1\.5"):
-        group["one_minus_beta1"] = 1.5
+    for change in (
+        lambda: group.__setitem__("one_minus_beta1", 1.5),
+        lambda: group.update(gamma=0.5, one_minus_beta1=1.5),
+        lambda: operator.ior(group, {"one_minus_beta1": 1.5}),
+    ):
+        with pytest.raises(bsnn.UserError, match=r"one_minus_beta1: received 1\.5"):
+            change()
+    with pytest.raises(bsnn.UserError, match="gamma: received 'x'"):
+        group["gamma"] = "x"
+    for removal in (lambda: group.pop("gamma"), lambda: group.__delitem__("gamma"), group.popitem, group.clear):
+        with pytest.raises(bsnn.UserError, match="BSO: received the request to remove"):
+            removal()
+    assert group["gamma"] == 5e-7
+    group |= {"gamma": 0.25}
+    assert (type(group), group["gamma"]) == (Settings, 0.25)
     group.update({"gamma": 0.5})
     assert group.setdefault("gamma", 0.1) == group["gamma"] == 0.5
+
+
+def test_the_number_of_time_steps_cannot_change() -> None:
+    (group,) = TBSO([parameter(1, -1)], time_steps=2).param_groups
+    with pytest.raises(bsnn.UserError, match="TBSO: received time_steps=9 for a group; expected 2"):
+        group["time_steps"] = 9
+    group["time_steps"] = 2
+    assert group["time_steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: cosine(0), "cosine: total: received 0"),
+        (lambda: cosine(None), "cosine: total: received None"),  # pyright: ignore[reportArgumentType]
+        (lambda: step_decay(0), "step_decay: every: received 0"),
+        (lambda: step_decay(2, factor=float("nan")), "step_decay: factor: received nan"),
+        (lambda: step_decay(2, factor="half"), "step_decay: factor: received 'half'"),  # pyright: ignore[reportArgumentType]
+        (lambda: warmup(-1, constant()), "warmup: counts: received -1"),
+        (lambda: warmup(3, 0.5), "warmup: after: received 0.5; expected a function"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_factors_of_nonsense_are_refused(make, message: str) -> None:
+    with pytest.raises(bsnn.UserError, match=message):
+        make()
+
+
+def test_what_cannot_be_annealed_is_refused_by_name_and_changes_nothing() -> None:
+    flip = BSO([parameter(1, -1)], gamma=0.2)
+    with pytest.raises(bsnn.UserError, match=r"Schedule: gamma: received 0\.5; expected a function of the count"):
+        Schedule(flip, gamma=0.5)  # pyright: ignore[reportArgumentType]
+    adam = torch.optim.Adam([nn.Parameter(torch.ones(1))])
+    with pytest.raises(
+        bsnn.UserError, match=r"'betas', which is \(0\.9, 0\.999\); expected a setting that is one number"
+    ):
+        Schedule(adam, betas=cosine(2))
+    for value in (None, float("nan")):
+        with pytest.raises(bsnn.UserError, match=f"the function of gamma returned {value} for count 0"):
+            Schedule(flip, gamma=lambda k, value=value: value)
+    schedule = Schedule(flip, gamma=cosine(4))
+    with pytest.raises(bsnn.UserError, match="received nothing; expected count and initial"):
+        schedule.load_state_dict({})
+    flip.add_param_group({"params": [parameter(1)]})
+    with pytest.raises(bsnn.UserError, match="received BSO with 2 parameter groups; expected the 1 that it had"):
+        schedule.step()
+    assert (schedule.count, flip.param_groups[0]["gamma"]) == (0, 0.2)

@@ -190,7 +190,7 @@ def check_on_two_processes_own_loops_equal_one_process(world: World) -> None:
         check_identical(net, optimizers, world, statistics=True)
         assert flips > 100
         for name, value in net.state_dict().items():
-            assert not torch.equal(value, start[name]), name
+            assert torch.equal(value, start[name]) == name.endswith("_shape"), name
             other = whole.state_dict()[name]
             assert torch.equal(value, other) if value.dtype == torch.uint8 else torch.allclose(value, other), name
 

@@ -152,3 +152,11 @@ def test_other_data_than_before_is_refused(finished: Path, tmp_path: Path, monke
     monkeypatch.setattr(load, "load_data", lambda *_: less)
     with pytest.raises(UserError, match="received 199 samples of 10 classes; expected the 200"):
         train.train(TINY, out, resume=True)
+
+
+def test_a_checkpoint_without_the_shapes_of_its_weights_is_refused_by_name() -> None:
+    trainer = Trainer(TINY, *load_data(TINY, None))
+    state = trainer.state()
+    state["net"] = {name: value for name, value in state["net"].items() if not name.endswith("_shape")}
+    with pytest.raises(UserError, match=r"resume: it holds another network \(.*without .*weight_shape; expected"):
+        trainer.load_state(state)

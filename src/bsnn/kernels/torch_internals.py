@@ -114,16 +114,16 @@ class OwnStorage(nn.Module):
         """A parameter after a change of device or type."""
         raise NotImplementedError
 
-    def save_own(self, parameter: Any) -> Tensor:
-        """What stands for a parameter in a `state_dict`."""
+    def save_own(self, parameter: Any) -> dict[str, Tensor]:
+        """What stands for a parameter in a `state_dict`, by what follows its name in the keys."""
         raise NotImplementedError
 
-    def load_own(self, parameter: Any, saved: Tensor, name: str, assign: bool) -> nn.Parameter:
+    def load_own(self, parameter: Any, saved: dict[str, Tensor], name: str, assign: bool) -> nn.Parameter:
         """A parameter with the values of `save_own`; a `ValueError` is reported with those of other layers.
 
         Args:
             parameter: The parameter as it is.
-            saved: What `save_own` made.
+            saved: What `save_own` made, all of it.
             name: Of the parameter, for messages.
             assign: Whether to take the tensor itself, not a copy.
         """
@@ -159,7 +159,14 @@ class OwnStorage(nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({prefix + name: self.save_own(p) for name, p in self.own_parameters().items()})
+        for name, parameter in self.own_parameters().items():
+            for ending, tensor in self.save_own(parameter).items():
+                if ending and prefix + name + ending in destination:
+                    raise UserError(
+                        f"state_dict: {type(self).__name__} has a tensor named {name + ending}, which a part of "
+                        f"{name} is saved under; expected another name."
+                    )
+                destination[prefix + name + ending] = tensor
 
     def _load_from_state_dict(
         self,
@@ -172,16 +179,27 @@ class OwnStorage(nn.Module):
         error_msgs: list[str],
     ) -> None:
         own, assign = self.own_parameters(), local_metadata.get("assign_to_params_buffers", False)
+        taken: set[str] = set()
         for name, parameter in list(own.items()):
             key = prefix + name
-            if key in state_dict:
+            keys = {ending: key + ending for ending in self.save_own(parameter)}
+            missing = [part for part in keys.values() if part not in state_dict]
+            taken.update(keys.values())
+            if not missing:
                 try:
-                    own[name] = self.load_own(parameter, state_dict[key], key, assign)
+                    saved = {ending: state_dict[part] for ending, part in keys.items()}
+                    own[name] = self.load_own(parameter, saved, key, assign)
                 except ValueError as error:
                     error_msgs.append(str(error))
-            elif strict:
-                missing_keys.append(key)
-        others = {key: value for key, value in state_dict.items() if key not in {prefix + name for name in own}}
+            elif len(missing) < len(keys):
+                found = state_dict[next(part for part in keys.values() if part in state_dict)]
+                error_msgs.append(
+                    f"{key}: received {found.dtype} of shape {tuple(found.shape)} without {', '.join(missing)}; "
+                    f"expected {' and '.join(keys.values())}, as this version of bsnn saves binary weights."
+                )
+            if strict:
+                missing_keys.extend(missing)
+        others = {key: value for key, value in state_dict.items() if key not in taken}
         self._parameters.update(dict.fromkeys(own))
         try:
             super()._load_from_state_dict(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from bsnn.errors import UserError
 from bsnn.kernels.bits import pack as pack, unpack as unpack
@@ -34,7 +35,7 @@ class BinaryParameter(nn.Parameter):
     The tensor itself is one NaN expanded to the full shape (stride 0, no storage). Its gradient is an ordinary tensor:
     hooks, clipping, scaling and freezing work as for any parameter. Whatever would compute with the parameter itself
     or write to it (arithmetic, `nn.init`, averaging of weights, an ordinary optimizer) raises a `UserError`; its values
-    are `signs(parameter)`. `detach` gives a parameter that shares its bits.
+    are `signs(parameter)`. `detach` and `nn.Parameter(parameter)` give one that shares its bits.
 
     Args:
         bits: Packed signs, as `pack` makes them.
@@ -68,14 +69,9 @@ class BinaryParameter(nn.Parameter):
         parameter.bits = bits
         return parameter
 
-    def __init__(
-        self,
-        bits: Tensor,
-        shape: Iterable[int],
-        dtype: torch.dtype = torch.float32,
-        requires_grad: bool = True,
-    ) -> None:
-        pass  # all done in __new__, as for every nn.Parameter
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # All done in __new__, as for every nn.Parameter; `nn.Parameter(parameter)` calls it with arguments of its own.
+        pass
 
     @classmethod
     def __torch_function__(
@@ -94,10 +90,21 @@ class BinaryParameter(nn.Parameter):
         else:
             # An ordinary tensor may be made like it: `x.to(parameter)`.
             alike = name in ("to", "type_as") and not isinstance(args[0], cls)
-            allowed = name in _ALLOWED or name.startswith("new_") or name.endswith("_like") or alike
+            allowed = name in _ALLOWED or _makes_tensors(name) or alike
         if not allowed:
             raise _no_numbers(name, args, kwargs)
         return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """The same for what torch does not ask `__torch_function__` about, such as `torch.tensor(parameter)`."""
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        if not _makes_tensors(name) or not isinstance(args[0], cls):
+            raise _no_numbers(name, args, kwargs)
+        like = torch.empty((), dtype=args[0].dtype, device=args[0].device).expand(args[0].shape)
+        return func(like, *args[1:], **kwargs)
 
     @classmethod
     def from_signs(cls, values: Tensor) -> "BinaryParameter":
@@ -144,6 +151,11 @@ class BinaryParameter(nn.Parameter):
         return f"BinaryParameter of shape {shape} in {size} bytes, {self.dtype} on {self.device}"
 
 
+def _makes_tensors(name: str) -> bool:
+    """Whether an operation makes another tensor and reads only the type, shape and device of the one it is given."""
+    return name.startswith("new_") or name.endswith("_like")
+
+
 def _no_numbers(name: str, args: Iterable[Any], kwargs: dict[str, Any]) -> UserError:
     given = next((p for p in tensors_in((args, kwargs)) if isinstance(p, BinaryParameter)), None)
     shape = "" if given is None else f" of shape {tuple(given.shape)}"
@@ -153,6 +165,15 @@ def _no_numbers(name: str, args: Iterable[Any], kwargs: dict[str, Any]) -> UserE
         "binary, real = bsnn.split_parameters(net); bsnn.optim.BSO(binary). To set it, write "
         "parameter.bits.copy_(bsnn.nn.bits.pack(values >= 0))."
     )
+
+
+def _refuse_parametrization(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Called for every parameter that becomes part of a module; a parametrized layer would not keep its bits."""
+    if isinstance(parameter, BinaryParameter) and isinstance(module, ParametrizationList):
+        raise _no_numbers("register_parametrization", (parameter,), {})
+
+
+nn.modules.module.register_module_parameter_registration_hook(_refuse_parametrization)
 
 
 def _folded(parameter: BinaryParameter) -> UserError:
@@ -190,7 +211,8 @@ def signs(parameter: nn.Parameter) -> Tensor:
 class BinaryModule(OwnStorage):
     """Base of layers that own binary parameters: keeps them packed under `.to`, `.double`, `state_dict`.
 
-    In a `state_dict` a binary parameter stands under its own name as its packed bits.
+    In a `state_dict` a binary parameter stands under its own name as its packed bits, and its shape beside it, under
+    NAME_shape: as many bits may belong to weights of another shape.
     """
 
     def own_parameters(self) -> dict[str, BinaryParameter]:
@@ -202,16 +224,24 @@ class BinaryModule(OwnStorage):
         """See `OwnStorage`; nn.Module would expand it to full storage."""
         return parameter.convert_(convert)
 
-    def save_own(self, parameter: BinaryParameter) -> Tensor:
+    def save_own(self, parameter: BinaryParameter) -> dict[str, Tensor]:
         """See `OwnStorage`."""
-        return parameter.bits
+        return {"": parameter.bits, "_shape": torch.tensor(parameter.shape, dtype=torch.int64, device="cpu")}
 
-    def load_own(self, parameter: BinaryParameter, saved: Tensor, name: str, assign: bool) -> BinaryParameter:
+    def load_own(
+        self, parameter: BinaryParameter, saved: dict[str, Tensor], name: str, assign: bool
+    ) -> BinaryParameter:
         """See `OwnStorage`."""
-        _check_bits(saved, parameter.shape, name)
+        bits, shape = saved[""], saved["_shape"].tolist()
+        if shape != list(parameter.shape):
+            raise UserError(
+                f"size mismatch for {name}: copying a binary parameter with shape {tuple(shape)} from checkpoint, the "
+                f"shape in current model is {tuple(parameter.shape)}."
+            )
+        _check_bits(bits, parameter.shape, name)
         if assign:
-            return BinaryParameter(saved, parameter.shape, parameter.dtype, parameter.requires_grad)
-        parameter.bits.copy_(saved)
+            return BinaryParameter(bits, parameter.shape, parameter.dtype, parameter.requires_grad)
+        parameter.bits.copy_(bits)
         return parameter
 
 

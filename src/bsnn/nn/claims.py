@@ -28,7 +28,7 @@ def claim(kind: type, name: str) -> Any:
 
 
 def is_elementwise(part: object) -> bool:
-    """Whether a gradient rule or a surrogate treats each neuron by itself, so that its tensors may be cut up.
+    """Whether a gradient rule, a surrogate or a flip rule treats each number by itself, so that tensors may be cut up.
 
     That is so if its class says so, by `elementwise = True`, and if the object itself holds neither a tensor with axes,
     such as one number per channel, nor a method of its own.

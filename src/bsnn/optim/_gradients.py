@@ -15,7 +15,10 @@ _NOT_COPIED = {"_accumulated", "_accumulated_times", "_folded", "_handles", "_re
 
 
 class NotFinite(UserError):
-    """A gradient with NaN or infinite values; whoever raises it has changed nothing."""
+    """A gradient with NaN or infinite values. No weight has changed when it is raised, nor is it in the momentum.
+
+    Finite gradients of the same step may be in the momentum: those that backward handed over within `folding`.
+    """
 
 
 class GradientOptimizer(Optimizer):
@@ -113,6 +116,23 @@ class GradientOptimizer(Optimizer):
             self._fold(group, parameter, gradient)
         self._folded[parameter], parameter.grad_is_folded = square, True
 
+    def check_finite(self) -> None:
+        """Raises `NotFinite` if `step` would, so that several optimizers can be asked before any of them steps."""
+        given = [p for _, p in self._everything() if p not in self._folded and p.grad is not None]
+        self._refuse([p for p in given if p.grad is not None and not mean_square(p.grad).isfinite()])
+
+    def _refuse(self, parameters: list[BinaryParameter]) -> None:
+        """Raises `NotFinite` if there are any, or if there was one in the backward pass."""
+        refused = [*parameters, *([] if self._refused is None else [self._refused])]
+        if refused:
+            self._take_folded()
+            self._start_sequence()
+            raise NotFinite(
+                f"{type(self).__name__}: the gradient of a binary parameter of shape {tuple(refused[0].shape)} holds "
+                "NaN or infinite values; expected finite ones. No weight was flipped, and it is not in the momentum. "
+                "Look for a loss that overflows or for bad inputs, then call zero_grad()."
+            )
+
     def _take_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
         """Every parameter that has a gradient, which is in the momentum then, with its mean square."""
         everything, squares = self._everything(), self._take_folded()
@@ -125,15 +145,7 @@ class GradientOptimizer(Optimizer):
                 "accumulate() after each backward pass."
             )
         squares |= {p: mean_square(gradient) for _, p, gradient in given}
-        refused = [p for _, p, _ in given if not squares[p].isfinite()]
-        refused += [] if self._refused is None else [self._refused]
-        if refused:
-            self._start_sequence()
-            raise NotFinite(
-                f"{type(self).__name__}: the gradient of a binary parameter of shape {tuple(refused[0].shape)} holds "
-                "NaN or infinite values; expected finite ones. No weight was flipped, and it is not in the momentum. "
-                "Look for a loss that overflows or for bad inputs, then call zero_grad()."
-            )
+        self._refuse([p for _, p, _ in given if not squares[p].isfinite()])
         for group, parameter, gradient in given:
             self._fold(group, parameter, gradient)
         return [(group, p, squares[p]) for group, p in everything if p in squares]

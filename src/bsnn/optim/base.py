@@ -18,8 +18,9 @@ from torch import Tensor
 from bsnn.errors import UserError
 from bsnn.kernels.torch_internals import num_writes
 from bsnn.nn.bits import BinaryParameter, signs, unpack
+from bsnn.nn.claims import claim, is_elementwise
 from bsnn.optim._gradients import GradientOptimizer
-from bsnn.optim.momentum import change_pieces, dense, read_pieces, stored_zeros
+from bsnn.optim.momentum import ON_CPU, change_pieces, dense, read_pieces, stored_shape, stored_zeros
 from bsnn.optim.settings import Settings, check_numbers, with_rates
 
 FlipRule = Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +41,7 @@ class FlipOptimizer(GradientOptimizer):
     Attributes:
         label: What reports call the rule; by default the name of its class.
         elementwise: Whether the rule's function decides about each weight by itself, so that it may be given flat
-            pieces of a parameter, which takes less memory. A subclass that overrides `rule` says so itself.
+            pieces of a parameter, which takes less memory. A subclass with methods of its own says so itself.
         time_steps: How many time steps the rule tells apart; None if any number.
         flip_counts: After each `step`, how many weights of each parameter flipped, in their order.
     """
@@ -52,8 +53,8 @@ class FlipOptimizer(GradientOptimizer):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "rule" in vars(cls) and "elementwise" not in vars(cls):
-            cls.elementwise = False
+        # Decided now, because torch adds a method to the first class of which there is an object.
+        cls.elementwise = claim(cls, "elementwise") is True
 
     def __init__(self, params: Any, defaults: dict[str, Any], *, momentum_bits: int = 32) -> None:
         if type(self).rule is FlipOptimizer.rule:
@@ -238,7 +239,7 @@ class FlipOptimizer(GradientOptimizer):
 
     def _parts(self, parameter: BinaryParameter) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Signs and momentum as a rule sees them, and where they begin: flat pieces, or all in their shape."""
-        if not self.elementwise:
+        if not is_elementwise(self):
             momentum = self.momentum(parameter)
             yield 0, unpack(parameter.bits, parameter.numel(), momentum.dtype).view(parameter.shape), momentum
             return
@@ -248,8 +249,8 @@ class FlipOptimizer(GradientOptimizer):
 
     # What a rule overrides; only `rule` has to be.
 
-    def initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
-        """What is kept for a parameter: the momentum, and whatever else a rule adds to it."""
+    def initial_state(self, parameter: BinaryParameter) -> dict[str, Any]:
+        """What is kept for a parameter: the momentum, and whatever tensors and numbers a rule adds to it."""
         return stored_zeros(parameter, self._momentum_bits)
 
     def observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
@@ -280,10 +281,22 @@ class FlipOptimizer(GradientOptimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resumes from `state_dict`, bit for bit; refuses one of other shapes or another `time_steps`."""
+        if not {"state", "param_groups"} <= state_dict.keys():
+            raise UserError(
+                f"load_state_dict: received {', '.join(map(str, state_dict)) or 'nothing'}; expected state and "
+                f"param_groups, as {type(self).__name__}.state_dict() gives them."
+            )
+        groups = state_dict["param_groups"]
+        received, expected = ([len(group["params"]) for group in given] for given in (groups, self.param_groups))
+        if received != expected:
+            raise UserError(
+                f"load_state_dict: received groups of {received} parameters; expected {expected}, those of this "
+                f"{type(self).__name__}."
+            )
         saved = [
             (saved_group, index, group, parameter)
-            for saved_group, group in zip(state_dict["param_groups"], self.param_groups, strict=False)
-            for index, parameter in zip(saved_group["params"], group["params"], strict=False)
+            for saved_group, group in zip(groups, self.param_groups, strict=True)
+            for index, parameter in zip(saved_group["params"], group["params"], strict=True)
         ]
         for saved_group, index, group, parameter in saved:
             self._check_saved(saved_group, state_dict["state"].get(index, {}), group, parameter)
@@ -292,8 +305,10 @@ class FlipOptimizer(GradientOptimizer):
         # torch has cast the state to the parameters' type: take it again as it was saved.
         for _, index, _, parameter in saved:
             for name, value in state_dict["state"].get(index, {}).items():
-                device = value.device if name == "roundings" else parameter.device
-                self.state[parameter][name] = value.detach().clone().to(device)
+                if isinstance(value, Tensor):
+                    device = value.device if name in ON_CPU else parameter.device
+                    value = value.detach().clone().to(device)
+                self.state[parameter][name] = value
 
     def check_settings(self, saved_group: dict[str, Any]) -> None:
         """Refuses saved settings of a parameter group that this optimizer cannot go on with."""
@@ -308,8 +323,9 @@ class FlipOptimizer(GradientOptimizer):
                 f"load_state_dict: the state differs in {', '.join(sorted(settings | tensors))}; expected one saved by "
                 f"{type(self).__name__}."
             )
-        if saved["momentum"].shape != self.state[parameter]["momentum"].shape:
+        check_numbers(saved_group)
+        if stored_shape(saved) != tuple(parameter.shape):
             raise UserError(
-                f"load_state_dict: received momentum of shape {tuple(saved['momentum'].shape)} for weights of "
-                f"shape {tuple(parameter.shape)}; expected the same network."
+                f"load_state_dict: received momentum of shape {stored_shape(saved)} for weights of shape "
+                f"{tuple(parameter.shape)}; expected the same network."
             )

@@ -1,4 +1,4 @@
-"""Flip optimizers and ordinary ones side by side: one call updates all of them, or none."""
+"""Flip optimizers and ordinary ones side by side: one call for all, and a bad gradient changes no weight."""
 
 import math
 from collections.abc import Iterable
@@ -69,14 +69,23 @@ class Updates:
             optimizer.accumulate(t=t)
 
     def update(self, t: int | None) -> None:
-        """Lets every optimizer use its gradients and forget them; a gradient that is not finite reaches none."""
+        """Lets every optimizer use its gradients and forget them.
+
+        Raises:
+            NotFinite: If a gradient of any of them is not finite. No weight has changed then; finite gradients that
+                were folded or accumulated stay in the momentum.
+        """
         if self._clip_norm is not None and t is not None:
             self._clip()
         for parameter, total in self._sums.items():
             parameter.grad = total
         self._sums = {}
-        for optimizer in self._ordinary:  # flip optimizers check theirs themselves and come first
+        for optimizer in self._ordinary:
             _check_finite(optimizer)
+        for optimizer in self._flip:
+            optimizer.check_finite()
+            if t is not None:
+                optimizer.checked_time(t)
         for optimizer in self._flip:
             optimizer.step(t=t)
         for optimizer in self._ordinary:
@@ -99,5 +108,5 @@ def _check_finite(optimizer: Optimizer) -> None:
     if gradients and not torch.stack([gradient.isfinite().all() for gradient in gradients]).all():
         raise NotFinite(
             f"{type(optimizer).__name__}: a gradient of the real-valued parameters holds NaN or infinite values; "
-            "expected finite ones. Nothing was updated. Look for bad inputs, or lower the learning rate."
+            "expected finite ones. No weight was updated. Look for bad inputs, or lower the learning rate."
         )

@@ -58,16 +58,26 @@ def encode(values: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
     return codes.to(torch.int8), scales.float()
 
 
-# What an optimizer keeps for a parameter: `momentum`, and in eight bits also `scales` and the number of `roundings`.
+# What an optimizer keeps for a parameter: `momentum`, and in eight bits also `scales`, the number of `roundings`, and
+# the `shape` of the weights, which whole blocks do not tell.
 Stored = dict[str, Any]
+ON_CPU = ("roundings", "shape")
+"""What of it stays on the CPU, whatever device the weights are on."""
 
 
 def stored_zeros(weights: Tensor, bits: int) -> Stored:
     """A momentum of zeros for such weights, in 8 or 32 bits per weight (64 for weights in double precision)."""
     if bits == 8:
         codes, scales = zeros(weights.numel(), weights.device)
-        return {"momentum": codes, "scales": scales, "roundings": torch.zeros((), dtype=torch.int64)}
+        shape = torch.tensor(weights.shape, dtype=torch.int64, device="cpu")
+        roundings = torch.zeros((), dtype=torch.int64, device="cpu")
+        return {"momentum": codes, "scales": scales, "roundings": roundings, "shape": shape}
     return {"momentum": torch.zeros(weights.shape, dtype=_wide(weights), device=weights.device)}
+
+
+def stored_shape(stored: Stored) -> tuple[int, ...]:
+    """The shape of the weights that a momentum belongs to."""
+    return tuple(stored["shape"].tolist()) if "scales" in stored else tuple(stored["momentum"].shape)
 
 
 def dense(stored: Stored, shape: torch.Size) -> Tensor:

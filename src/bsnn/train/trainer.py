@@ -99,7 +99,7 @@ class Trainer:
         if is_own(config.loss):
             check_loss(own.part("loss", config), config.loss, self.net, self.spec)
         if source is not None:
-            self._take_weights(source)
+            self._take_weights(source, "init_from")
         if world.size > 1 and config.sync_batchnorm:
             synchronize_statistics(self.net)
         self._binary = {n: p for n, p in self.net.named_parameters() if isinstance(p, BinaryParameter)}
@@ -121,12 +121,12 @@ class Trainer:
         self._places = {parameter: place for place, parameter in enumerate(self._binary.values())}
         self.tally = Tally(flips=[0] * len(self._binary))
 
-    def _take_weights(self, source: dict[str, Any]) -> None:
+    def _take_weights(self, source: dict[str, Any], caller: str) -> None:
         try:
             self.net.load_state_dict(source["net"])
         except (RuntimeError, UserError) as error:
             reason = str(error).splitlines()[-1].strip()
-            raise UserError(f"init_from: it holds another network ({reason}); expected the same one.") from error
+            raise UserError(f"{caller}: it holds another network ({reason}); expected the same one.") from error
 
     def _take_momentum(self, source: dict[str, Any]) -> None:
         """Starts at the momentum of the source: at 0, the first update would flip half of its weights."""
@@ -302,7 +302,7 @@ class Trainer:
                 f"data: received {self.num_samples} samples of {len(self.spec.classes)} classes; expected the "
                 f"{state['num_samples']} of {len(saved.classes)} classes that the run was started with."
             )
-        self.net.load_state_dict(state["net"])
+        self._take_weights(state, "resume")
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         for schedule, saved in zip(self.schedules, state["schedules"], strict=True):

@@ -62,7 +62,7 @@ class BSO(FlipOptimizer):
         initial_momentum: float = 0.0,
         momentum_bits: int = 32,
     ) -> None:
-        check_betas(beta)
+        check_betas("beta", (beta,), 1)
         defaults = dict(gamma=gamma, one_minus_beta1=1 - beta, initial_momentum=initial_momentum)
         super().__init__(params, defaults, momentum_bits=momentum_bits)
 

@@ -72,7 +72,7 @@ class TBSO(FlipOptimizer):
         initial_momentum: float = 0.0,
         momentum_bits: int = 32,
     ) -> None:
-        check_betas(*betas)
+        beta1, beta2 = check_betas("betas", betas, 2)
         if not isinstance(time_steps, int) or isinstance(time_steps, bool) or time_steps < 1:
             raise UserError(f"TBSO: received time_steps={time_steps!r}; expected a whole number T ≥ 1.")
         self._bias_correction = bias_correction
@@ -80,8 +80,8 @@ class TBSO(FlipOptimizer):
             params,
             dict(
                 gamma=gamma,
-                one_minus_beta1=1 - betas[0],
-                one_minus_beta2=1 - betas[1],
+                one_minus_beta1=1 - beta1,
+                one_minus_beta2=1 - beta2,
                 eps=eps,
                 time_steps=time_steps,
                 initial_momentum=initial_momentum,
