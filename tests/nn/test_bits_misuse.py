@@ -151,7 +151,7 @@ def test_a_parameter_of_a_binary_parameter_shares_the_bits() -> None:
     weight = bsnn.BinaryLinear(4, 6).weight
     for given in (weight, weight.detach()):
         for requires_grad in (True, False):
-            shared = nn.Parameter(given, requires_grad)
+            shared = nn.Parameter(given, requires_grad=requires_grad)
             assert isinstance(shared, BinaryParameter)
             assert shared.requires_grad == requires_grad
             assert shared.bits is weight.bits
