@@ -211,3 +211,11 @@ def test_autocast_and_a_learned_neuron() -> None:
 
 def test_the_module_of_surrogates_shows_only_its_own_names() -> None:
     assert dir(bsnn.surrogate) == ["Arctan", "Rectangle", "Sigmoid", "Surrogate", "Triangle", "named", "spike"]
+
+
+def test_a_neuron_that_does_not_fire_is_refused() -> None:
+    class Silent(bsnn.Neuron):
+        pass
+
+    with pytest.raises(bsnn.UserError, match="Silent does not fire; override `fire`"):
+        Silent()

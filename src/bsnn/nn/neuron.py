@@ -188,6 +188,8 @@ class Neuron(Stateful):
         gradient: RuleName | str | GradientRule = "ottt",
     ) -> None:
         super().__init__()
+        if type(self).fire is Neuron.fire and type(self).forward is Neuron.forward:
+            raise UserError(f"{type(self).__name__} does not fire; override `fire`, as in examples/own_neuron.py.")
         self.leak = leak
         self.threshold = threshold
         self.surrogate = surrogate or Sigmoid()
