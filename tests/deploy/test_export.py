@@ -29,7 +29,10 @@ def trained(net: nn.Module, x: torch.Tensor) -> nn.Module:
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (bsnn.Sequential(nn.Linear(4, 4), nn.ReLU(), bsnn.LIF(), bsnn.BinaryLinear(4, 2)), "layer 1 is a ReLU"),
+        (
+            bsnn.Sequential(nn.Linear(4, 4), nn.ReLU(), bsnn.LIF(), bsnn.BinaryLinear(4, 2)),
+            r"layer 1 \(ReLU\) has no deployed form",
+        ),
         (bsnn.Sequential(nn.Conv2d(1, 2, 1), bsnn.LIF(), nn.Upsample(scale_factor=2)), "Upsample"),
         (bsnn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), bsnn.LIF()), "such padding"),
         (bsnn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), bsnn.LIF()), "such padding"),
