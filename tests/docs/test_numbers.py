@@ -55,6 +55,16 @@ def corruption(found: Any) -> list[str]:
     return [f"{found['counts']['refused by name, the one before used']:,} damaged checkpoints"]
 
 
+def before_after(found: Any) -> list[str]:
+    plain, eight = found["points"]
+    (low, high), (low8, high8) = (point["time_ratio_lowest_and_highest"] for point in (plain, eight))
+    return [
+        f"{plain['time_ratio']:.2f} times the time of the processor ({low:.2f} to {high:.2f} in {found['repetitions']} "
+        f"pairs), {plain['bytes_ratio']:.2f} times the memory",
+        f"with 8-bit momentum {eight['time_ratio']:.2f} ({low8:.2f} to {high8:.2f}) and {eight['bytes_ratio']:.2f}",
+    ]
+
+
 def behavior(found: Any) -> list[str]:
     return [f"all {len(found['digests'])} cases are the same"]
 
@@ -187,8 +197,8 @@ IN_REPRODUCE = (figure4, figure5, regret)
 CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
-        demo, augmentation, data_real, survival, corruption, behavior, two_processes, inference, deployed, mutations,
-        migration, small_recipes, sizes, cifar10_methods, training, memory, scaling,
+        demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
+        mutations, migration, small_recipes, sizes, cifar10_methods, training, memory, scaling,
         *IN_REPRODUCE,
     )
 }  # fmt: skip
