@@ -16,7 +16,7 @@ _CHANGES: tuple[tuple[str, str, str], ...] = (
     # Time steps that had no gradient count in the mean.
     ("optim/rules/tbso.py", "moments[sorted(self._accumulated_times)].mean()", "moments.mean()"),
     # The reset keeps its graph.
-    ("nn/neuron.py", "threshold * (spikes.detach() if detach_reset else spikes)", "threshold * spikes"),
+    ("nn/neuron.py", "return spikes.detach() if self.gradient.detach_reset else spikes", "return spikes"),
     # A trace that forgets nothing, and a ratio of 0 where the denominator is.
     ("nn/trace.py", "torch.add(spikes, past, alpha=leak)", "torch.add(spikes, past)"),
     ("nn/trace.py", "torch.where(defined, previous, 1.0), leak)", "torch.where(defined, previous, 1.0), 0.0)"),

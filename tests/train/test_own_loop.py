@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 import bsnn
 from bsnn.optim import NotFinite
 from bsnn.train import TrainedApart, World, average_buffers, check_identical, distribute, joined_world
+from bsnn.train.distributed import average_gradients
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "many_processes.py"
 TIME_STEPS = 2
@@ -72,6 +73,16 @@ def test_networks_without_binary_weights_may_be_wrapped() -> None:
     net = bsnn.models.vgg((4, 4), in_channels=1, weights="real")
     x = torch.randn(2, 1, 4, 4)
     assert torch.equal(wrapped(True)(net)(x, None)[0], net(x, None)[0])
+
+
+def test_training_on_after_the_processes_were_left_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = bsnn.Sequential(nn.Linear(4, 8), bsnn.LIF(), bsnn.BinaryLinear(8, 2))
+    average_gradients(net.parameters())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(bsnn.UserError, match="after the block of joined_world has ended"):
+        net(torch.ones(1, 4), None)[0].sum().backward()
+    with pytest.raises(bsnn.UserError, match="Put the whole training loop into"):
+        average_buffers(bsnn.BatchNorm1d(3))
 
 
 def test_in_one_process_nothing_changes() -> None:

@@ -141,8 +141,17 @@ def first_on_machine(world: World) -> Iterator[None]:
 
 
 def average(tensors: Iterable[Tensor]) -> None:
-    """Replaces tensors by their means over all processes, in place."""
+    """Replaces tensors by their means over all processes, in place; without torchrun it does nothing.
+
+    Raises:
+        UserError: If torchrun has started several processes and this one has left them, so that it would train apart.
+    """
     if not distributed.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UserError(
+                "received tensors to average after the block of joined_world has ended; expected them within it. Put "
+                "the whole training loop into `with bsnn.train.joined_world() as world:`."
+            )
         return
     for tensor in tensors:
         distributed.all_reduce(tensor)
