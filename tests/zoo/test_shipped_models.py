@@ -1,6 +1,7 @@
 """The shipped models: each card tells the truth about its file, and each name works wherever a model is taken."""
 
 import hashlib
+import itertools
 import json
 import re
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_the_shipped_models_are_small() -> None:
     sizes = {name: bsnn.zoo.path(name).stat().st_size for name in NAMES}
     assert sum(sizes.values()) <= 4_000_000
     assert sizes.get("cifar10", 0) <= 1_250_000
-    assert {"digits", "nmnist", "speech"} <= sizes.keys()
+    assert {"digits", "nmnist"} <= sizes.keys()
     files = {file.name for file in (ROOT / "src" / "bsnn" / "zoo").glob("*.bsnn")}
     assert files == {f"{name}.bsnn" for name in NAMES}, "no model without a card"
 
@@ -181,25 +182,23 @@ def test_a_photo_of_any_size_and_shape_is_brought_to_the_input(tmp_path: Path, c
     assert sum(line["label"] == label for line, label in zip(found, labels, strict=True)) >= 36
 
 
-def test_sounds_and_events_get_a_label(tmp_path: Path, capsys) -> None:
-    put(tmp_path / "word.wav", wav(0.3 * np.sin(np.arange(22_050) / 9), rate=44_100))
-    put(tmp_path / "digit.bin", nmnist_bin([(x, 2 * x % 34, 10 * x, x % 2) for x in range(34)]))
-    for name, file in (("speech", "word.wav"), ("nmnist", "digit.bin")):
-        (line,) = result_of(capsys, "predict", name, str(tmp_path / file))["predictions"]
-        assert line["label"] in bsnn.zoo.card(name)["classes"]
+@every_model
+def test_files_of_its_kind_get_the_name_of_a_class(name: str, tmp_path: Path, capsys) -> None:
+    Image.new("RGB", (311, 97), "orange").save(tmp_path / "image.jpg")
+    put(tmp_path / "sound.wav", wav(0.3 * np.sin(np.arange(22_050) / 9), rate=44_100))
+    put(tmp_path / "event.bin", nmnist_bin([(x, 2 * x % 34, 10 * x, x % 2) for x in range(34)]))
+    (file,) = tmp_path.glob(f"{bsnn.load(name).artifact.input.kind}.*")
+    (line,) = result_of(capsys, "predict", name, str(file))["predictions"]
+    assert line["label"] in bsnn.zoo.card(name)["classes"]
 
 
 @pytest.mark.usefixtures("own_cache")
 def test_a_model_is_evaluated_on_the_data_that_one_has(tmp_path: Path, capsys) -> None:
-    words = bsnn.zoo.card("speech")["classes"]
-    for number, word in enumerate(words):
-        put(tmp_path / "data" / word / "a_nohash_0.wav", wav(np.sin(np.arange(16_000) / (9 + number))))
-    put(tmp_path / "data" / "validation_list.txt", b"")
-    put(tmp_path / "data" / "testing_list.txt", "\n".join(f"{word}/a_nohash_0.wav" for word in words).encode())
-    assert result_of(capsys, "evaluate", "speech", "--data", str(tmp_path / "data"))["samples"] == len(words)
-    assert "Give the folder of its data: Google Speech Commands" in refusal_of(capsys, "evaluate", "speech")
-    put(tmp_path / "data" / "wow" / "a_nohash_0.wav", wav(np.sin(np.arange(16_000) / 3)))
-    assert "9 classes" in refusal_of(capsys, "evaluate", "speech", "--data", str(tmp_path / "data"))
+    for number, (split, digit) in enumerate(itertools.product(("Train", "Test"), "037")):
+        events = [(x, (number + x) % 34, 10 * x, x % 2) for x in range(34)]
+        put(tmp_path / split / digit / "1.bin", nmnist_bin(events))
+    assert result_of(capsys, "evaluate", "nmnist", "--data", str(tmp_path))["samples"] == 3
+    assert "Give the folder of its data: N-MNIST" in refusal_of(capsys, "evaluate", "nmnist")
 
 
 def test_training_cannot_start_from_a_deployed_model(tmp_path: Path, capsys, monkeypatch) -> None:
