@@ -67,6 +67,8 @@ def _copy_shipped(options: argparse.Namespace, path: Path) -> Result:
             f"which holds the network to compare with. Its accuracy: bsnn evaluate {options.path} --data DIR."
         )
     out = Path(options.out or path.name)
+    if out.exists() and not options.out:
+        raise UserError(f"{out} is there already; expected a free name. To replace it, give --out {out}.")
     check_writable(out)
     content = path.read_bytes()
     write_file(out, content)
