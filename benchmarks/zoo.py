@@ -82,7 +82,7 @@ FACTS = {
         "ten kinds of vehicles and animals",
         "an image of any size; its center square becomes 32 × 32 pixels in color. The object fills the image.",
         "CIFAR-10, complete: 50,000 training and 10,000 test images",
-        "none stated; its authors ask to cite the report below",
+        "none stated; its authors ask to cite the report that is named as the source",
         "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009, "
         "https://www.cs.toronto.edu/~kriz/cifar.html",
         "the official test set",
@@ -172,7 +172,7 @@ def make(run: Path, name: str, data: str | None, samples: int) -> tuple[bytes, C
         f"or flips; the network {_which(config)}",
         "trained_accuracy": trained["test_accuracy"],
         "compared": _compared(artifact, test_set, min(samples, len(test_set))),
-        "data": facts.data,
+        "data": facts.data + _used(config),
         "data_license": facts.license,
         "data_source": facts.source,
         "command": _command(config, place, name),
@@ -252,6 +252,13 @@ def _which(config: Config) -> str:
             "the epoch was chosen by its test accuracy, which no longer says how good it is; choose otherwise."
         )
     return "after the last epoch" if config.select == "last" else "of the epoch that was the best on held-out samples"
+
+
+def _used(config: Config) -> str:
+    """How much of the training samples a run left out."""
+    chosen = f"; trained on {config.train_samples:,} of them" if config.train_samples else ""
+    held_out = f"; {config.validation_samples:,} training samples were held out" if config.validation_samples else ""
+    return chosen + held_out
 
 
 def _command(config: Config, data: str | None, name: str) -> str:

@@ -50,6 +50,7 @@ def test_a_model_and_its_card_are_made_from_a_run(run: Path, tmp_path: Path) -> 
     assert card["command"] == (
         "bsnn train digits --out runs/tiny --train-samples 200 --plan 4,4,pool,4 --epochs 3 --batch-size 32 --seed 3"
     )
+    assert card["data"].endswith("; trained on 200 of them")
     assert (card["seed"], card["epochs"], card["commit"]) == (3, 3, "0" * 40)
     folder = tmp_path / "zoo"
     folder.mkdir()
