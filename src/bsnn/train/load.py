@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from bsnn import zoo
 from bsnn.data.loader import Loader
 from bsnn.data.spec import DataSpec
 from bsnn.errors import UserError
@@ -141,6 +142,13 @@ def build_trainer(
 
 def _source_state(path: Path) -> dict[str, Any]:
     """The state of a run directory's last checkpoint, or of a checkpoint file, to start another run from."""
+    if (path.suffix == ".bsnn" and path.is_file()) or (str(path) in zoo.names() and not path.exists()):
+        shipped = str(path) in zoo.names()
+        source = f"that `{zoo.card(str(path))['command']}` makes" if shipped else "that it was exported from"
+        raise UserError(
+            f"init_from: {path} is a deployed model, whose BatchNorm is folded and whose momentum is gone; expected a "
+            f"run directory or a checkpoint. Give the run {source}."
+        )
     if not path.exists():
         raise UserError(f"init_from: {path} does not exist; expected a run directory or a checkpoint. Train it first.")
     state = Checkpoints(path / "checkpoints").load_newest()[0] if path.is_dir() else load(path)
