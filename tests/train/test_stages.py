@@ -87,7 +87,7 @@ def test_stages_survive_json_and_the_command_line() -> None:
         ("epochs=x", "argument --stages: received 'x'; expected a whole number"),
         ("epochs=1,beta_schedule=linear", "received 'beta_schedule=linear'; expected one of constant, step, cosine"),
         ("time_steps=1", "stages: received 'time_steps=1' as stage 1; expected its number of epochs"),
-        ("epochs=3", "stages: they take 3 of 3 epochs; expected fewer, because the run ends with the config's own"),
+        ("epochs=3", "stages: they take 3 of 3 epochs; expected fewer, because the run ends with at least one epoch"),
         ("epochs=0", "epochs: received 0; expected a number, at least 1"),
         ("epochs=1,time_steps=0", "time_steps: received 0; expected a number, at least 1"),
         ("epochs=1,image_size=9", "image_size: received 9 for images of 8 × 8; expected square images, and at most"),

@@ -97,8 +97,8 @@ def check_stages(config: "Config") -> None:
     taken = sum(changes["epochs"] for changes in config.stages)
     if taken >= config.epochs:
         raise UserError(
-            f"stages: they take {taken} of {config.epochs} epochs; expected fewer, because the run ends with the "
-            "config's own fields. Set epochs to the sum over all stages, this last one included."
+            f"stages: they take {taken} of {config.epochs} epochs; expected fewer, because the run ends with at least "
+            "one epoch of its own fields. Raise epochs, which counts all of them, or shorten the stages."
         )
     for stage in stages_of(config)[:-1]:  # the config of each checks its values
         if 0 < config.image_size < stage.config.image_size:
