@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from bsnn import cli
-from bsnn.paper import TARGETS, _comparison, ablation, figure5, table2, table3, table4, table5
+from bsnn.paper import TARGETS, _comparison, _trained, ablation, figure5, table2, table3, table4, table5
 from bsnn.paper._comparison import ROWS, config_of
 from bsnn.paper._target import Settings
 from bsnn.paper._trained import DIGITS
+from bsnn.train import Config
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -120,11 +122,67 @@ def test_what_only_a_small_scale_explains_is_not_said_of_the_papers(tmp_path, mo
 
     for module in (_comparison, table3, table4, table5):
         monkeypatch.setattr(module, "trained", trained)
+    monkeypatch.setattr(_comparison, "check_all", lambda *_: None)
     for target in (table3, table4, table5, figure5):
         small, paper = (" ".join(target.measure(Settings(s, None, tmp_path)).notes) for s in ("small", "paper"))
         assert any(word in small for word in ("Ours is", "do not compare"))
         for word in ("Ours is", "do not compare", "We add", "we add", "stands in"):
             assert word not in paper
+
+
+def imagenet_like(folder: Path, classes: int) -> Path:
+    """Folders of classes as ImageNet has them, with a picture in each."""
+    for split, number in itertools.product(("train", "val"), range(classes)):
+        (folder / split / f"n{number:08d}").mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(folder / split / f"n{number:08d}" / "1.png")
+    return folder
+
+
+@pytest.mark.parametrize(("target", "scale"), [("table2", "paper"), ("figure5", "paper"), ("ablation", "small")])
+def test_nothing_begins_that_cannot_be_finished(target, scale, tmp_path, monkeypatch, capsys) -> None:
+    data = imagenet_like(tmp_path / "data", 3)
+    begun: list[str] = []
+    for module in (_comparison, ablation):
+        monkeypatch.setattr(module, "trained", lambda settings, name, *_: begun.append(name))
+    options = ["--scale", scale, "--data", str(data), "--results", str(tmp_path), "--runs", str(tmp_path / "runs")]
+    assert cli.main(["reproduce", target, *options]) == 2
+    assert str(data) in capsys.readouterr().err
+    assert not begun
+
+
+def test_imagenet_at_the_papers_scale_is_trained_in_both_stages(tmp_path, monkeypatch) -> None:
+    point = {"accuracies": [0.5] * 3, "minutes": [1.0] * 3, "runs": ["r"] * 3, "git_commits": [None] * 3}
+    checked, begun = [], []
+
+    def trained(settings, name, config):
+        begun.append((name, config))
+        return [point]
+
+    monkeypatch.setattr(_trained, "check_ready", lambda config, data: checked.append(config))
+    monkeypatch.setattr(_comparison, "trained", trained)
+    findings = table2.measure(Settings("paper", str(imagenet_like(tmp_path / "data", 1000)), tmp_path / "runs"))
+    assert [name for name, _ in begun] == [
+        "table2-imagenet-real-weights-BPTT-ResNet-18-t4",
+        "table2-imagenet-T-BSO-ResNet-18-t4",
+        "table2-imagenet-T-BSO-ResNet-18-t6",
+    ]
+    assert checked == [config for _, config in begun]
+    assert [config.stages[0]["epochs"] for config in checked if config.stages] == [100, 100]
+    assert not any(config.init_from for config in checked)
+    assert "Test accuracy on imagenet" in findings.tables[0]["caption"]
+
+
+def test_what_is_trained_needs_no_data_to_be_checked(tmp_path, monkeypatch) -> None:
+    settings, config = Settings("smoke", str(tmp_path), tmp_path / "runs"), dataclasses.replace(DIGITS, epochs=2)
+    checked: list[Config] = []
+    monkeypatch.setattr(_trained, "check_ready", lambda config, data: checked.append(config))
+    for lines in (1, 2):
+        folder = tmp_path / "runs" / "smoke-some" / "seed=0"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "metrics.jsonl").write_text("{}\n" * lines)
+        _trained.check_all(settings, {"some": config, "other": config})
+    # The same config is looked at once; when "some" is finished, "other" still has to be.
+    assert checked == [config, config]
 
 
 def test_results_name_the_commits_that_trained_them(results) -> None:

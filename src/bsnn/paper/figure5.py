@@ -2,7 +2,7 @@
 
 import statistics
 
-from bsnn.paper._comparison import CONTROLS, FLIP_RULES, ROWS, config_of, order_of_rules, reason, train_row
+from bsnn.paper._comparison import CONTROLS, FLIP_RULES, ROWS, config_of, order_of_rules, reason, train_rows
 from bsnn.paper._target import Findings, Settings
 from bsnn.paper._trained import mean_and_spread, setup
 
@@ -12,7 +12,7 @@ def measure(settings: Settings) -> Findings:
     dataset = "cifar100" if settings.scale == "paper" else "cifar10"
     rows = [row for row in ROWS if row.dataset == dataset and row.method in FLIP_RULES]
     rows += [row for row in CONTROLS if row.dataset == dataset]
-    points = [train_row(settings, row) for row in sorted(rows, key=lambda row: row.time_steps)]
+    points = train_rows(settings, sorted(rows, key=lambda row: row.time_steps))
     paper = {(row.method, row.time_steps): row.accuracy for row in ROWS if row.dataset == "cifar100"}
     findings = Findings(
         "Figure 5: accuracy against time steps",
