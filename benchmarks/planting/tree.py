@@ -63,7 +63,7 @@ class Tree:
         names = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
         libraries = [str(library.relative_to(ROOT)) for library in ROOT.glob("src/bsnn/**/*.so")]
         if not libraries:
-            sys.exit("there are no C libraries in src/bsnn, so the tests of C would be skipped; run `make .venv/.ready`")
+            sys.exit("no C libraries are in src/bsnn, so the tests of C would be skipped; run `make .venv/.ready`")
         names += libraries
         shutil.rmtree(path, ignore_errors=True)
         for name in names:
