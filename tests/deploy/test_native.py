@@ -17,6 +17,7 @@ from bsnn.deploy.codec import encode
 from bsnn.deploy.engine import layout, native, plain
 from bsnn.deploy.engine.native import Native, libraries
 from bsnn.deploy.engine.plain import Plain
+from bsnn.deploy.engine.scratch import Target
 from bsnn.deploy.engine.weights import weights
 from bsnn.deploy.schema import (
     Add,
@@ -351,39 +352,74 @@ def compiled(folder: Path, *flags: str) -> Path:
     return library
 
 
-def check_all(library: Path, word_bits: int) -> None:
-    """All networks with a kernel that was built by hand."""
+def defines(target: Target) -> list[str]:
+    small = ["-DBSNN_SMALL", "-DBSNN_PORTABLE"] if target.small else []
+    fields = {"WORD_BITS": target.word_bits, "OFFSET_BITS": target.offset_bits, "OFFSET_SHIFT": target.offset_shift}
+    return [*small, *(f"-DBSNN_{name}={value}" for name, value in fields.items())]
+
+
+def listed(artifact: Artifact, target: Target) -> bool:
+    """Whether the target can say where each row of one-bit weights begins."""
+    rows = [layer.weight.shape for layer in artifact.layers if isinstance(layer, Synapse) and layer.weights == "bits"]
+    return all(
+        (number + 1) * row >> target.offset_shift < 1 << target.offset_bits and row % (1 << target.offset_shift) == 0
+        for number, row in rows
+    )
+
+
+def check_all(library: Path, target: Target) -> int:
+    """All networks that a target can run, with a kernel that was built by hand; says how many."""
     kernel = ctypes.CDLL(str(library))
+    networks = [artifact for artifact in NETWORKS.values() if listed(artifact, target)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "libraries", lambda: {"baseline": kernel})
-        patch.setattr(native, "lay_out", functools.partial(layout.lay_out, word_bits=word_bits))
-        for artifact in NETWORKS.values():
+        patch.setattr(native, "lay_out", functools.partial(layout.lay_out, target=target))
+        for artifact in networks:
             for frames in (inputs(artifact, 1, 1), inputs(artifact, 3, 1)):
-                assert_same(results(Native(artifact, 1), frames, 3), results(Plain(artifact), frames, 3))
-
-
-@pytest.mark.skipif(COMPILER is None, reason="needs gcc")
-@pytest.mark.parametrize("word_bits", [32, 64])
-def test_plain_c_for_small_devices(tmp_path, word_bits):
-    check_all(compiled(tmp_path, "-O1", "-DBSNN_PORTABLE", f"-DBSNN_WORD_BITS={word_bits}"), word_bits)
+                expected = results(Plain(artifact), frames, 3)
+                assert_same(results(Native(artifact, 1), frames, 3), expected)
+                assert_same([Native(artifact, 1).run(frames, 3, None)], expected[:1])
+    return len(networks)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs gcc")
 @pytest.mark.parametrize(
-    "flags",
+    ("target", "networks"),
     [
-        pytest.param(("-march=native",), id="native"),
-        pytest.param(("-march=x86-64-v3",), marks=LIBRARIES[1].marks, id="avx2"),
-        pytest.param(("-DBSNN_PORTABLE",), id="portable"),
+        (Target(32), 21),
+        (Target(64), 21),
+        (Target(32, small=True), 21),
+        (Target(64, small=True), 21),
+        (Target(32, small=True, offset_bits=16), 19),
+        (Target(32, small=True, offset_bits=16, offset_shift=1), 3),
     ],
 )
-def test_never_reads_or_writes_beyond_its_arrays(tmp_path, flags):
+def test_plain_c_for_small_devices(tmp_path, target, networks):
+    assert check_all(compiled(tmp_path, "-O1", "-DBSNN_PORTABLE", *defines(target)), target) == networks
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs gcc")
+@pytest.mark.parametrize(
+    ("flags", "target"),
+    [
+        pytest.param(("-march=native",), Target(), id="native"),
+        pytest.param(("-march=x86-64-v3",), Target(), marks=LIBRARIES[1].marks, id="avx2"),
+        pytest.param(("-DBSNN_PORTABLE",), Target(), id="portable"),
+        pytest.param((), Target(32, small=True), id="small"),
+    ],
+)
+def test_never_reads_or_writes_beyond_its_arrays(tmp_path, flags, target):
     assert COMPILER
     runtime = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
     if not Path(runtime).is_file():
         pytest.skip("gcc has no address sanitizer here")
-    library = compiled(tmp_path, "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover", *flags)
-    code = f"import test_native; from pathlib import Path; test_native.check_all(Path({str(library)!r}), 64)"
+    library = compiled(
+        tmp_path, "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover", *flags, *defines(target)
+    )
+    code = (
+        "import test_native; from pathlib import Path; from test_native import Target; "
+        f"test_native.check_all(Path({str(library)!r}), {target!r})"
+    )
     # Python itself leaks by design; NumPy's arrays come from the malloc that the sanitizer watches.
     environment = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])

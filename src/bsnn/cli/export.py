@@ -66,5 +66,8 @@ def text(result: Result) -> str:
             worst = max(cut, key=lambda name: cut[name])
             lines.append(f"  warning: {cut[worst]:.3%} of the currents that enter {worst} are cut to 16 bits")
     if "ram_bytes" in result:
-        lines.append(f"  {result['flash_bytes']:,} bytes of constants, {result['ram_bytes']:,} bytes of memory")
+        lines.append(
+            f"  {result['flash_bytes']:,} bytes of flash ({result['constant_bytes']:,} of constants), "
+            f"{result['ram_bytes']:,} bytes of RAM with the input; as a stream {result['stream_ram_bytes']:,}"
+        )
     return "\n".join(lines)

@@ -19,6 +19,16 @@
 #include <immintrin.h>
 #endif
 
+/* Where a row of weights begins, in units of 2^BSNN_OFFSET_SHIFT bytes; processors add up to 2^3 for nothing. */
+#ifndef BSNN_OFFSET_SHIFT
+#define BSNN_OFFSET_SHIFT 0
+#endif
+#if defined(BSNN_OFFSET_BITS) && BSNN_OFFSET_BITS == 16
+typedef uint16_t bsnn_offset;
+#else
+typedef uint32_t bsnn_offset;
+#endif
+
 #if BSNN_WORD_BITS == 64
 typedef uint64_t bsnn_word;
 #else
