@@ -5,7 +5,8 @@
 The digits model that ships with the package is compared on its whole test set; each RUN (a run directory of a network
 trained on CIFAR-10) on the first `--samples` test images, and its accuracy before and after conversion on all of them.
 Compared are the spikes of every layer at every time step and the outputs; of the C99 export, whose spikes stay inside,
-all membranes after every time step and the outputs. Writes results/deployed.json.
+the outputs of a prediction, and as a stream all membranes and outputs after every time step. Writes
+results/deployed.json.
 """
 
 import argparse
@@ -64,20 +65,24 @@ class Exported:
     def __init__(self, made: Artifact, folder: Path) -> None:
         export_c(made, folder)
         command = ["gcc", "-O2", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shared"]
-        subprocess.run([*command, "model.c", "engine.c", "-o", "model.so"], cwd=folder, check=True)
+        subprocess.run([*command, "model.c", "stream.c", "engine.c", "-o", "model.so"], cwd=folder, check=True)
         self.library, self.made = ctypes.CDLL(str(folder / "model.so")), made
         self.library.bsnn_membranes.restype = ctypes.POINTER(ctypes.c_int32)
 
-    def differences(self, engine: Engine, image: np.ndarray) -> int:
-        """Over all time steps of one image [H, W, C]: membranes and outputs that differ from the engine's."""
+    def differences(self, engine: Engine, raw: np.ndarray) -> int:
+        """Of one image [C, H, W] of bytes: outputs, and in a stream membranes, that differ from the engine's."""
+        image, input_ = engine.integers(raw), np.ascontiguousarray(np.moveaxis(raw, 0, -1))
+        outputs = np.zeros(len(self.made.classes), np.int64)
+        self.library.bsnn_predict(ctypes.c_void_p(input_.ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
+        wrong = int((engine.run(image, self.made.time_steps, None)[0] != outputs).sum())
         self.library.bsnn_reset()
-        membranes, wrong = engine.artifact.membranes(1), 0
+        membranes = engine.artifact.membranes(1)
         size = sum(m.size for m in membranes)
         theirs = np.ctypeslib.as_array(self.library.bsnn_membranes(), (size,))
         for _ in range(self.made.time_steps):
             outputs = np.zeros(len(self.made.classes), np.int64)
-            self.library.bsnn_step(ctypes.c_void_p(image.ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
-            expected = engine.run(image[None, None], 1, membranes)
+            self.library.bsnn_step(ctypes.c_void_p(input_.ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
+            expected = engine.run(image, 1, membranes)
             wrong += int((expected[0] != outputs).sum())
             wrong += int((np.concatenate([m.ravel() for m in membranes]) != theirs).sum())
         return wrong
@@ -104,7 +109,7 @@ def compared(made: Artifact, data: Dataset, samples: int) -> dict[str, Any]:
                 outputs[name] += int((found != total).sum())
                 layers = zip(record.values(), expected, strict=True)
                 spikes[name] += sum(int((ours != theirs).sum()) for ours, theirs in layers)
-            c99 += sum(exported.differences(first, np.ascontiguousarray(image)) for image in integers[0])
+            c99 += sum(exported.differences(first, image) for image in raw)
     return {
         "samples": samples,
         "time_steps": made.time_steps,

@@ -27,10 +27,7 @@ def inspect(artifact: Artifact) -> dict[str, Any]:
     means, unchanging = _mean_values(artifact), artifact.unchanging(artifact.input.kind != "event")
     layers = [_inspect_layer(artifact, number, means, unchanging) for number in range(len(artifact.layers))]
     device = on_device(artifact)
-    for line, kept, scratch, constants in zip(
-        layers, device.layout.value_bytes[1:], device.layer_scratch, device.layer_constants, strict=True
-    ):
-        line |= {"ram_bytes": kept, "scratch_bytes": scratch, "flash_bytes": constants}
+    layers = [line | taken for line, taken in zip(layers, device.by_layer(), strict=True)]
     total = {key: sum(line[key] for line in layers) for key in _TOTALS}
     return {
         "name": artifact.name,
@@ -122,13 +119,13 @@ def inspect_text(result: dict[str, Any]) -> str:
 
 def _device_text(result: dict[str, Any]) -> list[str]:
     """What a device takes in all."""
-    kept = "one time step after another with all membranes, which takes less here" if result["by_steps"] else "at once"
+    membranes = f"{result['membrane_bytes']:,} of membranes, " if result["by_steps"] else ""
     return [
-        f"on a device {result['flash_bytes']:,} bytes of flash ({result['constant_bytes']:,} of constants, "
-        f"{result['code_bytes']:,} of code on a Cortex-M4) and {result['ram_bytes']:,} bytes of RAM "
-        f"({result['input_bytes']:,} of input, {result['value_bytes']:,} of values between layers, of which some share "
-        f"their place, {result['scratch_bytes']:,} of scratch) for all time steps {kept};",
-        f"as a stream, which keeps all membranes, {result['stream_ram_bytes']:,} bytes of RAM",
+        f"on a device {result['flash_bytes']:,} bytes of flash: {result['constant_bytes']:,} of constants, "
+        f"{result['code_bytes']:,} of code on a Cortex-M4",
+        f"{result['ram_bytes']:,} bytes of RAM: {result['input_bytes']:,} of input, {membranes}"
+        f"{result['value_bytes']:,} of values between layers, {result['scratch_bytes']:,} of scratch",
+        f"{result['stream_ram_bytes']:,} bytes of RAM as a stream, which keeps all membranes",
     ]
 
 

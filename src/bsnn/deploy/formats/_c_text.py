@@ -333,5 +333,9 @@ it and compares it with its golden vectors, which the bsnn engine made: the same
 
 To use it, add `engine.c`, `model.c` and the headers beside them to your project, and call `bsnn_predict` of `model.h`,
 which also says what an input is. For a stream, add `stream.c`, and call `bsnn_reset` and `bsnn_step`. They need a C99
-compiler, `memcpy` and `memset`; they allocate nothing. `main.c`, `golden.h` and the Makefile are for the check alone.
+compiler, `memcpy` and `memset`; they allocate nothing, and take about 1 KB of stack on a Cortex-M4.
+
+`main.c`, `golden.h`, the Makefile and `cortex-m` are for checks alone. `make -C cortex-m run` builds a program for a
+bare Cortex-M4, says how large it is, runs the golden vectors under qemu, and counts instructions; it needs
+`arm-none-eabi-gcc` and `qemu-system-arm`.
 """

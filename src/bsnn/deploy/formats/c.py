@@ -1,7 +1,7 @@
 """A deployed network as a folder of C99 for a microcontroller: the engine's own C, with weights as constants.
 
-Nothing is allocated: memory is static, and its size stands in model.h. Golden vectors come with it, and a `main` that
-checks them.
+Nothing is allocated: memory is static, and its size stands in model.h. Golden vectors come with it, and programs that
+check them: a `main`, and one for a bare Cortex-M4 under qemu.
 """
 
 import os
@@ -19,6 +19,7 @@ from bsnn.errors import UserError
 
 _ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
 _SHARED = Path(__file__).parents[2] / "csrc"
+_CORTEX_M = Path(__file__).with_name("cortex_m")
 _HEADERS = ("count.h", "count_width.h", "words.h")
 _GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
@@ -34,8 +35,8 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
             if the network takes bytes, so must they be. By default random ones.
 
     Returns:
-        Its path and bytes, the bytes of the network's weights, and how much flash and memory the network takes on a
-        device.
+        Its path and bytes, the bytes of the network's weights, and how much flash and RAM the network takes on a
+        device, in all and by layer.
     """
     device = on_device(artifact)
     files = {
@@ -49,6 +50,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
         "README.md": _c_text.readme(device),
+        **{f"cortex-m/{file.name}": file.read_text() for file in sorted(_CORTEX_M.iterdir())},
     }
     total = sum(_write(out, name, text) for name, text in files.items())
     return {
@@ -56,12 +58,15 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "bytes": total,
         "weight_bytes": artifact.weight_bytes,
         **device.figures(),
+        "layers": [
+            {"name": layer.name} | taken for layer, taken in zip(artifact.layers, device.by_layer(), strict=True)
+        ],
     }
 
 
 def _write(out: Path, name: str, text: str) -> int:
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{out / name} cannot be written ({error.strerror or error}); choose another --out.") from error
