@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_native import NETWORKS, Builder
+from random_networks import NETWORKS, Builder
 
 import bsnn
 from bsnn.deploy.codec import read

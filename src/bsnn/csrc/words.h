@@ -12,7 +12,7 @@
 #define BSNN_WORD_BITS 64
 #endif
 
-#if defined(__GNUC__) && !defined(BSNN_PORTABLE)
+#if defined(__GNUC__) && !defined(BSNN_PORTABLE) && !defined(BSNN_SMALL)
 #define BSNN_VECTORS
 #endif
 #if defined(BSNN_VECTORS) && defined(__SSE2__)

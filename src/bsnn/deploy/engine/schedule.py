@@ -94,9 +94,7 @@ def schedule(graph: Graph, by_rows: bool) -> Schedule:
         by_rows: Row by row, for a device; else layer by layer.
     """
     if not by_rows:
-        groups = [[node] for node in graph.nodes]
-        tasks = [Task(i, 0, graph.height(node.made) - 1) for i, node in enumerate(graph.nodes)]
-        return Schedule(groups, tasks, frozenset(), frozenset(), *_kept(graph, groups, tasks, frozenset()))
+        return _layer_by_layer(graph)
     groups, scattered = _grouped(graph)
     group_of = {layer: i for i, group in enumerate(groups) for node in group for layer in (node.layer, node.made - 1)}
     local = frozenset(
@@ -111,6 +109,17 @@ def schedule(graph: Graph, by_rows: bool) -> Schedule:
     rings, lives = _kept(graph, groups, tasks, scattered)
     rings = [0 if value in local else ring for value, ring in enumerate(rings)]
     return Schedule(groups, tasks, scattered, local, rings, lives)
+
+
+def _layer_by_layer(graph: Graph) -> Schedule:
+    """Every node is a task of its own, with all its rows."""
+    tasks = [Task(i, 0, graph.height(node.made) - 1) for i, node in enumerate(graph.nodes)]
+    rings, lives = [0] * len(graph.values), [(0, 0)] * len(graph.values)
+    task_of = {layer: i for i, node in enumerate(graph.nodes) for layer in (node.layer, node.made - 1)}
+    for i, node in enumerate(graph.nodes):
+        rings[node.made] = graph.height(node.made)
+        lives[node.made] = i, max((task_of[taker] for taker in graph.takers[node.made]), default=len(tasks))
+    return Schedule([[node] for node in graph.nodes], tasks, frozenset(), frozenset(), rings, lives)
 
 
 def _grouped(graph: Graph) -> tuple[list[list[Node]], frozenset[int]]:
@@ -230,14 +239,13 @@ def _kept(
     ends: list[list[int]] = [[] for _ in graph.values]  # the last task that writes or reads a row
     for time, task in enumerate(tasks):
         for node in groups[task.group]:
-            for row in range(task.first, task.last + 1):
-                for value, first, last in () if node.made in scattered else graph.reads(node, row):
-                    ends[value][first : last + 1] = [time] * (last + 1 - first)
-                for made in _touched(graph, node, row, scattered):
-                    if made == len(births[node.made]):
-                        births[node.made].append(time)
-                        ends[node.made].append(time)
-                    ends[node.made][made] = time
+            for value, first, last in () if node.made in scattered else graph.reads(node, task.first):
+                ends[value][first : last + 1] = [time] * (last + 1 - first)
+            for made in _touched(graph, node, task.first, scattered):
+                if made == len(births[node.made]):
+                    births[node.made].append(time)
+                    ends[node.made].append(time)
+                ends[node.made][made] = time
     rings, lives = [], []
     for born, end in zip(births, ends, strict=True):
         oldest = ring = 0

@@ -41,7 +41,7 @@ def portable(device: Device) -> str:
     target = device.target
     return (
         f"/* Plain C99 in words of {target.word_bits} bits; the same source runs in the bsnn engine with vectors. */\n"
-        "#define BSNN_PORTABLE\n#define BSNN_SMALL\n"
+        "#define BSNN_SMALL\n"
         f"#define BSNN_WORD_BITS {target.word_bits}\n"
         f"#define BSNN_OFFSET_BITS {target.offset_bits}\n"
         f"#define BSNN_OFFSET_SHIFT {target.offset_shift}\n"
@@ -102,8 +102,7 @@ void bsnn_step(const bsnn_input *frame, int64_t outputs[BSNN_CLASSES]);
 /* The membranes of all layers of a stream, BSNN_MEMBRANE_BYTES / 4 of them. */
 const int32_t *bsnn_membranes(void);
 
-/* What both are made of: adds the outputs of `time_steps` time steps. Without membranes (NULL) they begin at 0 and are
-   forgotten; with them, one time step only. */
+/* What both are made of; not for other callers, since the workspace has room for their ways to call it only. */
 void bsnn_compute(const bsnn_input *input, int32_t time_steps, int32_t *const *membranes, int64_t *outputs);
 
 #endif
