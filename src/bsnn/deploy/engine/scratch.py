@@ -45,11 +45,12 @@ def lay_scratch(
     Pixels of local values and membranes live through the whole group; the rest is each op's own.
     """
     offset = 0
+    for value in sorted({op.output for op in ops}):
+        if values[value].local:
+            values[value].offset = offset
+            offset += target.aligned(values[value].pixel)
     for op in ops:
         made = values[op.output]
-        if made.local:
-            made.offset = offset
-            offset += target.aligned(made.pixel)
         if op.neurons >= 0 and forgetful:
             # Lists of whole rows are read one time step after another.
             by_row = op.op == tables.COUNT and not target.small
