@@ -200,8 +200,8 @@ static void expand(const uint8_t *planes, size_t stride, int num_planes, int32_t
 }
 
 /* sums[o] = Σ weight · input of `channels` outputs, of events that sum up to `arrived`; writes up to 31 beyond. */
-static void count_channels(const uint8_t *weight, uint32_t row, const bsnn_events *events, int32_t channels,
-                           int32_t arrived, int32_t *sums)
+BSNN_APART static void count_channels(const uint8_t *weight, uint32_t row, const bsnn_events *events, int32_t channels,
+                                      int32_t arrived, int32_t *sums)
 {
     uint32_t done, width;
     for (done = 0; done * 8 < (uint32_t)channels; done += width) {

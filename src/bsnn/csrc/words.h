@@ -19,6 +19,13 @@
 #include <immintrin.h>
 #endif
 
+/* Before functions that are called once, but faster if they have all registers to themselves. */
+#ifdef BSNN_VECTORS
+#define BSNN_APART __attribute__((noinline))
+#else
+#define BSNN_APART
+#endif
+
 /* Where a row of weights begins, in units of 2^BSNN_OFFSET_SHIFT bytes; processors add up to 2^3 for nothing. */
 #ifndef BSNN_OFFSET_SHIFT
 #define BSNN_OFFSET_SHIFT 0

@@ -52,10 +52,9 @@ def lay_scratch(
     for op in ops:
         made = values[op.output]
         if op.neurons >= 0 and forgetful:
-            # Lists of whole rows are read one time step after another.
-            by_row = op.op == tables.COUNT and not target.small
-            op.membrane, op.membrane_step = offset, made.channels * by_row
-            offset += target.aligned(4 * made.channels * (made.width if by_row else 1))
+            # A desktop computes all pixels of a row before the next time step.
+            op.membrane, op.membrane_step = offset, 0 if target.small else made.channels
+            offset += target.aligned(4 * made.channels * (1 if target.small else made.width))
     end = offset
     for op in ops:
         at = offset

@@ -355,7 +355,7 @@ static bsnn_convolution convolution_of(const bsnn_span *span, const bsnn_op *op)
     return k;
 }
 
-static void run_count(const bsnn_span *span, const bsnn_op *op, int32_t steps, int32_t first, int32_t last)
+BSNN_APART static void run_count(const bsnn_span *span, const bsnn_op *op, int32_t steps, int32_t first, int32_t last)
 {
     const bsnn_convolution k = convolution_of(span, op);
     const int32_t width = span->values[op->output].width;
@@ -693,24 +693,32 @@ static void run_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, in
         scale_pixel(span, op, step, y, x);
 }
 
-/* Some rows of a task: all ops at all time steps of a pixel before the next pixel. */
+/* Some rows of a task: all ops at all time steps of a pixel before the next pixel; on a desktop, where the ops of a task are
+   of one layer, all pixels of a row before the next time step, as they lie in memory. */
 static void run_rows(const bsnn_span *span, const bsnn_task *task, int32_t steps, int32_t first, int32_t last)
 {
     const bsnn_op *const ops = span->call->model->ops + task->op;
     const int32_t width = span->values[ops->output].width;
     int32_t y, x, step, i;
-#ifndef BSNN_SMALL
-    if (ops->op == BSNN_COUNT) {
-        run_count(span, ops, steps, first, last);
-        return;
-    }
-#endif
+#ifdef BSNN_SMALL
     for (y = first; y < last; y++)
         for (x = 0; x < width; x++)
             for (step = 0; step < steps; step++)
                 for (i = 0; i < task->ops; i++)
                     if (!ops[i].still || !(step + span->first_step))
                         run_pixel(span, ops + i, step, y, x);
+#else
+    if (ops->still)
+        steps = span->first_step ? 0 : 1;
+    if (ops->op == BSNN_COUNT)
+        run_count(span, ops, steps, first, last);
+    else
+        for (y = first; y < last; y++)
+            for (step = 0; step < steps; step++)
+                for (i = 0; i < task->ops; i++)
+                    for (x = 0; x < width; x++)
+                        run_pixel(span, ops + i, step, y, x);
+#endif
 }
 
 /* Waits until all threads are here. */

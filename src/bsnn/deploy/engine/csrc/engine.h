@@ -3,10 +3,9 @@
    No memory is allocated and nothing is kept between calls: the tables name offsets into a workspace that the caller
    provides. `lay_out` in src/bsnn/deploy/engine/layout.py computes tables and sizes; all tables can be `static const`.
 
-   A network runs as a list of tasks. A task computes some rows of some ops, pixel by pixel: all time steps of a pixel,
-   and all ops at each of them, before the next pixel. With BSNN_SMALL, for devices, a task is one row, and a value that
-   later tasks read keeps only as many rows as they still need. Otherwise a task is one op with all its rows, which
-   threads share. */
+   A network runs as a list of tasks. With BSNN_SMALL, for devices, a task is one row of some ops, computed pixel by pixel:
+   all time steps of a pixel, and all ops at each of them, before the next pixel. A value that later tasks read keeps only
+   as many rows as they still need. Otherwise a task is one layer with all its rows, which threads share. */
 
 #ifndef BSNN_ENGINE_H
 #define BSNN_ENGINE_H
@@ -51,7 +50,7 @@ typedef struct {
     int32_t count_padding;
     int32_t neurons; /* which membrane, or -1: a synapse without neurons of its own */
     int32_t leak, threshold;
-    int32_t membrane_step; /* int32 from one pixel's membranes to the next one's in scratch */
+    int32_t membrane_step; /* int32 from one pixel's membranes to the next one's in scratch; 0 with BSNN_SMALL */
     uint32_t row;          /* bytes from one row of weights to the next */
     /* Scratch: bytes from the beginning of a thread's own part; capacities in elements. */
     size_t lists, ends, rows, row_ends, rest, sums, membrane, list_capacity, row_capacity;
