@@ -5,7 +5,8 @@
 The digits model that ships with the package is compared on its whole test set; each RUN (a run directory of a network
 trained on CIFAR-10) on the first `--samples` test images, and its accuracy before and after conversion on all of them.
 Compared are the spikes of every layer at every time step and the outputs; of the C99 export, whose spikes stay inside,
-all membranes after every time step and the outputs. Writes results/deployed.json.
+the outputs of a prediction, and as a stream all membranes and outputs after every time step. Writes
+results/deployed.json.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from bsnn.deploy.deployed import Deployed
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.native import libraries
 from bsnn.deploy.files import batches
+from bsnn.deploy.footprint import takes_bytes
 from bsnn.deploy.formats.c import export_c
 from bsnn.deploy.schema import Artifact
 from bsnn.train.load import evaluate_run
@@ -65,21 +67,31 @@ class Exported:
     def __init__(self, made: Artifact, folder: Path) -> None:
         export_c(made, folder)
         command = ["gcc", "-O2", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shared"]
-        subprocess.run([*command, "model.c", "engine.c", "-o", "model.so"], cwd=folder, check=True)
+        subprocess.run([*command, "model.c", "stream.c", "engine.c", "-o", "model.so"], cwd=folder, check=True)
         self.library, self.made = ctypes.CDLL(str(folder / "model.so")), made
         self.library.bsnn_membranes.restype = ctypes.POINTER(ctypes.c_int32)
 
-    def differences(self, engine: Engine, frames: np.ndarray) -> int:
-        """Over all time steps of one sample [S, H, W, C]: membranes and outputs that differ from the engine's."""
+    def differences(self, engine: Engine, frames: np.ndarray, sent: np.ndarray) -> int:
+        """Of one sample: outputs of a prediction, and membranes and outputs of a stream, that differ from the engine's.
+
+        Args:
+            engine: What to compare with.
+            frames: The sample in the network's integers, [S, H, W, C]; S is 1 or T.
+            sent: The sample as the C takes it, bytes or integers, in the same shape.
+        """
+        steps, integers = self.made.time_steps, frames[:, None]
+        outputs = np.zeros(len(self.made.classes), np.int64)
+        self.library.bsnn_predict(ctypes.c_void_p(sent.ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
+        wrong = int((engine.run(integers, steps, None)[0] != outputs).sum())
         self.library.bsnn_reset()
-        membranes, wrong = engine.artifact.membranes(1), 0
+        membranes = engine.artifact.membranes(1)
         size = sum(m.size for m in membranes)
         theirs = np.ctypeslib.as_array(self.library.bsnn_membranes(), (size,))
-        for t in range(self.made.time_steps):
-            image = frames[min(t, len(frames) - 1)]
+        for t in range(steps):
+            now = min(t, len(frames) - 1)
             outputs = np.zeros(len(self.made.classes), np.int64)
-            self.library.bsnn_step(ctypes.c_void_p(image.ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
-            expected = engine.run(image[None, None], 1, membranes)
+            self.library.bsnn_step(ctypes.c_void_p(sent[now].ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
+            expected = engine.run(integers[now : now + 1], 1, membranes)
             wrong += int((expected[0] != outputs).sum())
             wrong += int((np.concatenate([m.ravel() for m in membranes]) != theirs).sum())
         return wrong
@@ -105,8 +117,10 @@ def compared(made: Artifact, data: Dataset, samples: int) -> dict[str, Any]:
                 outputs[name] += int((found != total).sum())
                 layers = zip(record.values(), expected, strict=True)
                 spikes[name] += sum(int((ours != theirs).sum()) for ours, theirs in layers)
-            of_each = np.ascontiguousarray(np.moveaxis(integers, 1, 0))
-            c99 += sum(exported.differences(first, frames) for frames in of_each)
+            raw = np.moveaxis(inputs.reshape((1,) * (5 - inputs.ndim) + inputs.shape), 2, -1)
+            samples_sent = np.ascontiguousarray(np.swapaxes(raw if takes_bytes(made.input) else integers, 0, 1))
+            samples_seen = np.ascontiguousarray(np.swapaxes(integers, 0, 1))
+            c99 += sum(exported.differences(first, *pair) for pair in zip(samples_seen, samples_sent, strict=True))
     return {
         "samples": samples,
         "time_steps": made.time_steps,

@@ -4,14 +4,19 @@ import ctypes
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import bsnn
+from bsnn.data.spec import DataSpec
 from bsnn.deploy.codec import read
+from bsnn.deploy.engine import Engine
+from bsnn.deploy.footprint import of_byte
 from bsnn.deploy.formats._c_text import comment, string
 from bsnn.deploy.formats.c import export_c
 from bsnn.deploy.inspection import inspect
@@ -43,13 +48,13 @@ def test_the_digits_model_on_each_machine(compiler: str, tmp_path: Path) -> None
     result = export_c(read(bsnn.zoo.path("digits")), tmp_path / "c", images)
     output = check(tmp_path / "c", compiler)
     labels = bsnn.data.digits("test").labels[:3]
-    assert re.findall(r"vector \d: (\d), as expected", output) == [str(label) for label in labels]
+    assert re.findall(r"vector \d: (\d), as expected", output) == [str(label) for label in labels] * 2
     assert "0 of 3 vectors wrong" in output
-    assert f"{result['ram_bytes']} bytes of memory" in output
+    assert "stream: 0 of 3 vectors wrong" in output
+    assert f"{result['flash_bytes']} bytes of flash, {result['ram_bytes']} bytes of RAM" in output
     found = inspect(read(bsnn.zoo.path("digits")))
-    assert all(found[key] == result[key] for key in ("weight_bytes", "flash_bytes", "ram_bytes"))
-    assert result["weight_bytes"] < result["flash_bytes"] < 256 * 1024
-    assert result["ram_bytes"] < 64 * 1024
+    assert all(found[key] == result[key] for key in result if key not in ("path", "bytes", "layers"))
+    assert all(layer.items() <= line.items() for layer, line in zip(result["layers"], found["layers"], strict=True))
 
 
 def test_every_op_survives_the_export(tmp_path: Path) -> None:
@@ -61,7 +66,32 @@ def test_every_op_survives_the_export(tmp_path: Path) -> None:
     bsnn.export(net, tmp_path / "model.bsnn", input_shape=(2, 37, 37), time_steps=3, classes=classes)
     export_c(read(tmp_path / "model.bsnn"), tmp_path / "c")
     output = check(tmp_path / "c", "gcc")
-    assert "0 of 4 vectors wrong" in output
+    assert output.count("0 of 4 vectors wrong") == 2
+
+
+@pytest.mark.parametrize(("kind", "time_steps", "by_steps"), [("event", 3, False), ("image", 60, True)])
+def test_frames_of_events_and_many_time_steps(kind: Any, time_steps: int, by_steps: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = bsnn.models.vgg((8, "pool", 12), num_classes=3, in_channels=2)
+    with bsnn.estimating_statistics(net):
+        bsnn.predict(net, torch.randn(4, 2, 9, 7), 3)
+    shape = (time_steps, 2, 9, 7) if kind == "event" else (2, 9, 7)
+    spec = DataSpec("frames", kind, ("a", "b", "c"), shape, (0.2, 0.3), (0.5, 0.4), 4.0)
+    bsnn.export(net, tmp_path / "model.bsnn", spec=spec, time_steps=time_steps)
+    artifact = read(tmp_path / "model.bsnn")
+    result = export_c(artifact, tmp_path / "c")
+    assert result["by_steps"] == by_steps
+    # Bytes of all frames that have to be there: of events one for each time step.
+    assert result["input_bytes"] == 2 * 9 * 7 * (time_steps if kind == "event" else 1)
+    assert check(tmp_path / "c", "gcc").count("0 of 4 vectors wrong") == 2
+
+
+def test_golden_vectors_that_do_not_fit(tmp_path: Path) -> None:
+    digits = read(bsnn.zoo.path("digits"))
+    with pytest.raises(bsnn.UserError, match="received float32; expected bytes"):
+        export_c(digits, tmp_path, np.zeros((1, 1, 8, 8), np.float32))
+    with pytest.raises(bsnn.UserError, match="received 2 frames; expected 1"):
+        export_c(digits, tmp_path, np.zeros((2, 1, 1, 8, 8), np.uint8))
 
 
 def test_a_changed_weight_is_noticed(tmp_path: Path) -> None:
@@ -79,7 +109,7 @@ def test_a_changed_weight_is_noticed(tmp_path: Path) -> None:
 
 def test_the_library_part_needs_nothing_but_memory_functions(tmp_path: Path) -> None:
     export_c(read(bsnn.zoo.path("digits")), tmp_path)
-    for name in ("engine.c", "engine.h", "convolution.h", "count.h", "count_width.h", "words.h", "model.c", "model.h"):
+    for name in ("engine.c", "engine.h", "count.h", "count_width.h", "words.h", "model.c", "model.h", "stream.c"):
         text = (tmp_path / name).read_text()
         assert not re.search(r"\b(malloc|calloc|free|printf|fopen|abort|exit)\s*\(", text), name
 
@@ -92,17 +122,29 @@ def test_a_name_cannot_leave_itscomment() -> None:
     assert comment("x *\\ int evil; /* */") == "x ?? int evil? ?? ??"
 
 
-def test_bytes_become_the_same_integers_in_c(tmp_path: Path) -> None:
+def test_the_whole_test_set_gives_the_engine_s_integers(tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    made = read(bsnn.zoo.path("digits"))
+    made, images = read(bsnn.zoo.path("digits")), bsnn.data.digits("test").samples
     export_c(made, tmp_path)
-    command = ["gcc", "-std=c99", "-shared", "-fPIC", "model.c", "engine.c", "-o", "model.so"]
+    command = ["gcc", "-O2", "-std=c99", "-shared", "-fPIC", "model.c", "engine.c", "-o", "model.so"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    raw, found = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) % 17, np.zeros((8, 8, 1), np.int16)
     library = ctypes.CDLL(str(tmp_path / "model.so"))
-    library.bsnn_from_bytes(ctypes.c_void_p(raw.ctypes.data), ctypes.c_void_p(found.ctypes.data))
-    assert np.array_equal(np.moveaxis(found, -1, 0), made.input.from_bytes(np.moveaxis(raw, -1, 0)))
+    inputs, found = np.ascontiguousarray(np.moveaxis(images, 1, -1)), np.zeros((len(images), 10), np.int64)
+    classes = [
+        library.bsnn_predict(ctypes.c_void_p(one.ctypes.data), ctypes.c_void_p(row.ctypes.data))
+        for one, row in zip(inputs, found, strict=True)
+    ]
+    assert np.array_equal(found, Engine(made).outputs(images))
+    assert classes == found.argmax(1).tolist()
+
+
+def test_bytes_become_the_integers_that_the_engine_makes_of_them() -> None:
+    spec = replace(
+        read(bsnn.zoo.path("digits")).input, shape=(2, 16, 16), multiplier=(3000, 9), offset=(-70000, 7), shift=3
+    )
+    table, raw = of_byte(spec), np.arange(256, dtype=np.uint8).reshape(1, 16, 16).repeat(2, 0)
+    assert np.array_equal(table.reshape(raw.shape), spec.from_bytes(raw))
 
 
 def test_where_one_may_not_write(tmp_path: Path) -> None:

@@ -117,12 +117,16 @@ def small_recipes(found: Any) -> list[str]:
 
 def sizes(found: Any) -> list[str]:
     networks = found["networks"].values()
-    device = found["digits_c99"]
     return [
         ", ".join(f"{n['real_bytes'] / 1e6:.2f} → {n['stored_bytes'] / 1e6:.2f} MB" for n in networks),
-        f"; {found['vgg11_model_file_bytes'] / 1e6:.2f} MB;",
-        f"{device['flash_bytes']:,} bytes of flash and {device['ram_bytes']:,} of RAM",
+        f"; {found['vgg11_model_file_bytes'] / 1e6:.2f} MB",
     ]
+
+
+def device(found: Any) -> list[str]:
+    rows = [found["networks"][name] for name in ("digits", "speech-commands-small", "vgg11")]
+    ram, flash = ([f"{row[key]:,}" for row in rows] for key in ("ram_bytes", "flash_bytes"))
+    return [f"{ram[0]}, {ram[1]} and {ram[2]} bytes", f"flash {flash[0]}, {flash[1]} and {flash[2]}"]
 
 
 def cifar10_methods(found: Any) -> list[str]:
@@ -198,7 +202,7 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
-        mutations, migration, small_recipes, sizes, cifar10_methods, training, memory, scaling,
+        mutations, migration, small_recipes, sizes, device, cifar10_methods, training, memory, scaling,
         *IN_REPRODUCE,
     )
 }  # fmt: skip
@@ -214,6 +218,13 @@ def test_every_claim_of_the_benchmarks_is_in_its_results_file() -> None:
     for name, claims in CLAIMS.items():
         for claim in claims(result(name)):
             assert claim in linked[name]
+
+
+def test_the_table_of_devices_is_what_was_measured() -> None:
+    shown = text("docs/deploy.md")
+    for row in result("device")["networks"].values():
+        numbers = [f"{row[key]:,}" for key in ("ram_bytes", "input_bytes", "stream_ram_bytes", "flash_bytes")]
+        assert f"| {' | '.join(numbers)} | {row['instructions']['-Os'] / 1e6:.1f} million |" in shown
 
 
 def test_the_headlines_of_the_readme_are_what_was_measured() -> None:

@@ -90,5 +90,13 @@ def text(result: Result) -> str:
             worst = max(cut, key=lambda name: cut[name])
             lines.append(f"  warning: {cut[worst]:.3%} of the currents that enter {worst} are cut to 16 bits")
     if "ram_bytes" in result:
-        lines.append(f"  {result['flash_bytes']:,} bytes of constants, {result['ram_bytes']:,} bytes of memory")
+        lines.append(
+            f"  {result['flash_bytes']:,} bytes of flash ({result['constant_bytes']:,} of constants), "
+            f"{result['ram_bytes']:,} bytes of RAM with the input; as a stream {result['stream_ram_bytes']:,}"
+        )
+        lines.append(f"  {'layer':<28}{'flash':>12}{'RAM':>10}{'scratch':>10}")
+        for layer in result["layers"]:
+            numbers = (layer[key] for key in ("flash_bytes", "ram_bytes", "scratch_bytes"))
+            flash, ram, scratch = (f"{number:,}" if number else "" for number in numbers)
+            lines.append(f"  {layer['name']:<28}{flash:>12}{ram:>10}{scratch:>10}".rstrip())
     return "\n".join(lines)

@@ -18,12 +18,13 @@ typedef struct {
     uint32_t row;          /* bytes from one row of weights to the next */
     const uint8_t *weight; /* [taps][channels] rows of outs / groups bits, then a row of zeros */
     size_t list_capacity;  /* elements of `lists` for one row of the input */
-    uint32_t *lists, *list_ends, *rows, *row_ends, *rest;
+    bsnn_offset *lists, *rows, *rest;
+    uint32_t *list_ends, *row_ends;
 } bsnn_convolution;
 
 /* Where the lists of one row of the input at one time step are kept. */
 typedef struct {
-    uint32_t *rows;    /* of weights of the first tap, one for each channel that fires: by pixel, plane and group */
+    bsnn_offset *rows; /* of weights of the first tap, one for each channel that fires: by pixel, plane and group */
     uint32_t *ends;    /* of every such list, after a zero */
     uint32_t *longest; /* list of each plane */
 } bsnn_row_lists;
@@ -66,7 +67,7 @@ static void list_row(const bsnn_convolution *k, int32_t step, int32_t y, const b
 {
     const bsnn_row_lists lists = row_lists(k, step, y);
     const int32_t part = k->channels / k->groups;
-    uint32_t *out = lists.rows;
+    bsnn_offset *out = lists.rows;
     uint32_t *end = lists.ends;
     int32_t x, p, g, w;
     *end = 0;
@@ -77,14 +78,9 @@ static void list_row(const bsnn_convolution *k, int32_t step, int32_t y, const b
             for (g = 0; g < k->groups; g++) {
                 const int32_t first = g * part, last = first + part;
                 uint32_t length;
-                for (w = first / BSNN_WORD_BITS; w * BSNN_WORD_BITS < last; w++) {
-                    bsnn_word bits = words[w];
-                    if (w * BSNN_WORD_BITS < first)
-                        bits = bits >> (first - w * BSNN_WORD_BITS) << (first - w * BSNN_WORD_BITS);
-                    if ((w + 1) * BSNN_WORD_BITS > last)
-                        bits = bits << ((w + 1) * BSNN_WORD_BITS - last) >> ((w + 1) * BSNN_WORD_BITS - last);
-                    out = list_bits(bits, (uint32_t)(w * BSNN_WORD_BITS), k->row, out);
-                }
+                for (w = first / BSNN_WORD_BITS; w * BSNN_WORD_BITS < last; w++)
+                    out = list_bits(bits_between(words[w], first - w * BSNN_WORD_BITS, last - w * BSNN_WORD_BITS),
+                                    (uint32_t)(w * BSNN_WORD_BITS), k->row, out);
                 end[1] = (uint32_t)(out - lists.rows);
                 length = end[1] - end[0];
                 lists.longest[p] = length > lists.longest[p] ? length : lists.longest[p];
@@ -98,7 +94,8 @@ static void gather_columns(const bsnn_convolution *k, int32_t step, int32_t y)
 {
     const int32_t top = top_of(k, y);
     const uint32_t line = (uint32_t)(k->kernel[1] * k->channels) * k->row;
-    uint32_t *end = k->row_ends, *to = k->rows;
+    uint32_t *end = k->row_ends;
+    bsnn_offset *to = k->rows;
     int32_t x, i, p, g;
     *end = 0;
     for (x = 0; x < k->width; x++)
@@ -137,7 +134,6 @@ static void count_pixel(const bsnn_convolution *k, int32_t x, int32_t *sums)
         end--;
     events.columns = end - events.first;
     for (g = 0; g < k->groups; g++) {
-        uint32_t done, width;
         int32_t arrived = 0;
         events.ends = k->row_ends + (left + events.first * across) * k->planes * k->groups + g;
         for (column = 0; column < events.columns; column++)
@@ -145,13 +141,7 @@ static void count_pixel(const bsnn_convolution *k, int32_t x, int32_t *sums)
                 const uint32_t *const one = events.ends + column * events.column_step + p * k->groups;
                 arrived += (int32_t)((one[1] - one[0]) << p);
             }
-        for (done = 0; done * 8 < (uint32_t)part; done += width) {
-            uint8_t planes[BSNN_MAX_PLANES * BSNN_WIDEST];
-            const int used = count_rows(k->weight + done, &events, k->row - done, planes, &width);
-            const int32_t channels = part - (int32_t)done * 8, most = (int32_t)width * 8;
-            expand(planes, width, used, channels < most ? channels : most, 2, arrived,
-                   sums + g * part + (int32_t)done * 8);
-        }
+        count_channels(k->weight, k->row, &events, part, arrived, sums + g * part);
     }
 }
 

@@ -14,21 +14,23 @@
 
 /* ---- events ---- */
 
-/* The rows of weights that the spikes in a window name; see convolution.h. */
+/* The rows of weights that the spikes in a window name: a list for each column and plane (see convolution.h), or without
+   columns one for each plane, of a multiple of 4 rows. */
 typedef struct {
-    const uint32_t *rows, *ends;                    /* ends: of the first column's lists, after where they begin */
+    const bsnn_offset *rows;
+    const uint32_t *ends;                             /* of the first column's lists, after where they begin */
     int32_t planes, plane_step, columns, column_step; /* steps in `ends` */
-    int32_t first;                                  /* tap of the first column */
-    uint32_t tap_size, no_row;                      /* bytes of the weights of one tap; where a row of zeros is */
-    uint32_t *rest;                                 /* room for BSNN_BLOCK rows per column, and for one block more */
+    int32_t first;                                    /* tap of the first column */
+    uint32_t tap_size, no_row;                        /* bytes of the weights of one tap; where a row of zeros is */
+    bsnn_offset *rest;                                /* room for BSNN_BLOCK rows per column, and for one block more */
 } bsnn_events;
 
 #define BSNN_BLOCK 32
 
 /* to[k] = from[k] + offset for `number` rows; vectors write `most` of them, a multiple of 16 when rounded up: what lies
    beyond the end will be overwritten. */
-static inline void append_rows(const uint32_t *restrict from, uint32_t number, uint32_t most, uint32_t offset,
-                               uint32_t *restrict to)
+static inline void append_rows(const bsnn_offset *restrict from, uint32_t number, uint32_t most, uint32_t offset,
+                               bsnn_offset *restrict to)
 {
     uint32_t k;
 #if defined(BSNN_VECTORS) && defined(__AVX512F__)
@@ -44,7 +46,7 @@ static inline void append_rows(const uint32_t *restrict from, uint32_t number, u
     (void)number;
 #else
     for (k = 0; k < number; k++)
-        to[k] = from[k] + offset;
+        to[k] = (bsnn_offset)(from[k] + offset);
     (void)most;
 #endif
 }
@@ -180,17 +182,33 @@ static void expand(const uint8_t *planes, size_t stride, int num_planes, int32_t
                 out[c + k + i] = factor * (int32_t)sum[i] - minus;
         }
 #else
-        for (k = 0; k < 32; k++)
-            out[c + k] = -minus;
-        for (p = 0; p < low; p++) {
-            const uint8_t *const four = at + (size_t)p * stride;
-            for (k = 0; k < 32; k++)
-                out[c + k] += factor * (int32_t)((uint32_t)(four[k / 8] >> k % 8 & 1) << p);
+        for (k = 0; k < 32; k += 4) {
+            uint32_t halves[2] = {0, 0}; /* four channels, a byte each: the low 8 bits of their counts, and the high ones */
+            int32_t i;
+            for (p = low - 1; p >= 0; p--) {
+                const uint32_t four = at[(size_t)p * stride + (size_t)k / 8] >> k % 8 & 15u;
+                halves[p / 8] = 2 * halves[p / 8] + (four * 0x00204081u & 0x01010101u);
+            }
+            for (i = 0; i < 4; i++)
+                out[c + k + i] = factor * (int32_t)((halves[0] >> 8 * i & 255u) | (halves[1] >> 8 * i & 255u) << 8) - minus;
         }
 #endif
         for (p = low; p < num_planes; p++) /* rare: counts above 65535 */
             for (k = 0; k < 32; k++)
                 out[c + k] += factor * (int32_t)((uint32_t)(at[(size_t)p * stride + (size_t)k / 8] >> k % 8 & 1) << p);
+    }
+}
+
+/* sums[o] = Σ weight · input of `channels` outputs, of events that sum up to `arrived`; writes up to 31 beyond. */
+BSNN_APART static void count_channels(const uint8_t *weight, uint32_t row, const bsnn_events *events, int32_t channels,
+                                      int32_t arrived, int32_t *sums)
+{
+    uint32_t done, width;
+    for (done = 0; done * 8 < (uint32_t)channels; done += width) {
+        uint8_t planes[BSNN_MAX_PLANES * BSNN_WIDEST];
+        const int used = count_rows(weight + done, events, row - done, planes, &width);
+        const int32_t left = channels - (int32_t)done * 8, most = (int32_t)width * 8;
+        expand(planes, width, used, left < most ? left : most, 2, arrived, sums + done * 8);
     }
 }
 
@@ -205,8 +223,18 @@ static void expand(const uint8_t *planes, size_t stride, int num_planes, int32_t
 static const uint64_t bits_of_byte[256] = {BITS_64(0), BITS_64(64), BITS_64(128), BITS_64(192)};
 #endif
 
-/* Appends (first + n) · row for every bit n that is set; writes up to 15 beyond. */
-static inline uint32_t *list_bits(bsnn_word bits, uint32_t first, uint32_t row, uint32_t *out)
+/* The bits from `first` up to `last`, either of which may lie outside the word. */
+static inline bsnn_word bits_between(bsnn_word bits, int32_t first, int32_t last)
+{
+    if (first > 0)
+        bits = bits >> first << first;
+    if (last < BSNN_WORD_BITS)
+        bits = bits << (BSNN_WORD_BITS - last) >> (BSNN_WORD_BITS - last);
+    return bits;
+}
+
+/* Appends (first + n) · row for every bit n that is set; unless BSNN_SMALL, writes up to 15 beyond. */
+static inline bsnn_offset *list_bits(bsnn_word bits, uint32_t first, uint32_t row, bsnn_offset *out)
 {
 #if defined(BSNN_VECTORS) && defined(__AVX512F__)
     const __m512i counting = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -230,6 +258,9 @@ static inline uint32_t *list_bits(bsnn_word bits, uint32_t first, uint32_t row, 
         begin = _mm256_add_epi32(begin, further);
         out += __builtin_popcount((unsigned)(bits & 255));
     }
+#elif defined(__GNUC__) && defined(BSNN_SMALL)
+    for (; bits; bits &= bits - 1)
+        *out++ = (bsnn_offset)((first + (uint32_t)__builtin_ctzl(bits)) * row);
 #elif defined(__GNUC__)
     while (bits) {
         /* Four without a test in between: what is written beyond the last one is overwritten. */
@@ -244,7 +275,7 @@ static inline uint32_t *list_bits(bsnn_word bits, uint32_t first, uint32_t row, 
 #else
     for (; bits; bits >>= 1, first++)
         if (bits & 1)
-            *out++ = first * row;
+            *out++ = (bsnn_offset)(first * row);
 #endif
     return out;
 }

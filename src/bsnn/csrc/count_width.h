@@ -22,7 +22,7 @@ static inline VECTOR COUNT_JOIN(load, COUNT_BYTES)(const uint8_t *at)
     return bits;
 }
 
-#define ROW(n) COUNT_JOIN(load, COUNT_BYTES)(tap + row[n])
+#define ROW(n) COUNT_JOIN(load, COUNT_BYTES)(tap + ((size_t)row[n] << BSNN_OFFSET_SHIFT))
 
 /* sum += a + b, and what is carried to the next higher bit. Where a ternary instruction gives any function of three, the
    carry is taken from a, b and the new sum: then no register needs a copy. Elsewhere it is taken without b, which is then
@@ -118,12 +118,13 @@ static int COUNT_JOIN(count, COUNT_BYTES)(const uint8_t *weight, const bsnn_even
             const int last = column == events->columns;
             const uint32_t *const end = events->ends + column * events->column_step + plane * events->plane_step;
             const uint32_t offset = last ? 0 : (uint32_t)(events->first + column) * events->tap_size;
-            const uint32_t *row = last ? events->rest : events->rows + end[0];
+            const int merged = last && events->columns;
+            const bsnn_offset *row = merged ? events->rest : events->rows + end[0];
             const uint8_t *const tap = weight + offset;
             uint32_t left;
-            if (last)
+            if (merged)
                 for (left = rest; left & 3; left++)
-                    events->rest[left] = events->no_row;
+                    events->rest[left] = (bsnn_offset)events->no_row;
             else
                 left = end[1] - end[0];
             for (; left >= 32; left -= 32, row += 32) {

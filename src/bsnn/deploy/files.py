@@ -138,9 +138,9 @@ def batches(engine: Engine, data: Dataset, size: int = _BATCH) -> Iterator[tuple
 
 
 def held_out_samples(engine: Engine, root: str | None, count: int) -> np.ndarray:
-    """The first samples of the test set; for events the first frame of each, `[B, C, H, W]`."""
+    """The first samples of the test set, `[B, C, H, W]`; for events `[T, B, C, H, W]`."""
     x, _ = next(batches(engine, held_out_set(engine, root), count))
-    return x[0] if x.ndim == 5 else x
+    return x
 
 
 def evaluate_model(engine: Engine, root: str | None) -> dict[str, Any]:

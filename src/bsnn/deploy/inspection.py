@@ -1,4 +1,4 @@
-"""What a deployed network costs, layer by layer: weights, bytes, additions, energy.
+"""What a deployed network costs, layer by layer: weights, bytes, RAM and flash on a device, additions, energy.
 
 A spike that arrives adds a row of weights, so additions are counted at the firing rates that were measured when the
 model was exported; where none were measured, every input is taken to fire. The energy is of arithmetic alone, at 45 nm
@@ -10,7 +10,7 @@ more, is not in it.
 from typing import Any
 
 from bsnn.deploy.codec import encode
-from bsnn.deploy.footprint import footprint
+from bsnn.deploy.footprint import on_device
 from bsnn.deploy.schema import Add, Artifact, AveragePool, Lif, Synapse
 
 ENERGY_SOURCE = 'M. Horowitz, "Computing\'s energy problem", ISSCC 2014, 45 nm, arithmetic alone'
@@ -26,7 +26,8 @@ def inspect(artifact: Artifact) -> dict[str, Any]:
     """
     means, unchanging = _mean_values(artifact), artifact.unchanging(artifact.input.kind != "event")
     layers = [_inspect_layer(artifact, number, means, unchanging) for number in range(len(artifact.layers))]
-    size = footprint(artifact)
+    device = on_device(artifact)
+    layers = [line | taken for line, taken in zip(layers, device.by_layer(), strict=True)]
     total = {key: sum(line[key] for line in layers) for key in _TOTALS}
     return {
         "name": artifact.name,
@@ -35,8 +36,7 @@ def inspect(artifact: Artifact) -> dict[str, Any]:
         "time_steps": artifact.time_steps,
         "model_bytes": len(encode(artifact)),
         "weight_bytes": artifact.weight_bytes,
-        "flash_bytes": size.flash,
-        "ram_bytes": size.ram,
+        **device.figures(),
         "layers": layers,
         **total,
         "energy_joules": total["additions"] * _ADD + total["multiplications"] * _MULTIPLY,
@@ -92,19 +92,19 @@ def inspect_text(result: dict[str, Any]) -> str:
     shape = " × ".join(map(str, result["input_shape"]))
     lines = [
         f"{result['name']}: {result['classes']} classes from {shape}, T = {result['time_steps']}, "
-        f"{result['model_bytes']:,} bytes; on a device {result['flash_bytes']:,} bytes of flash and "
-        f"{result['ram_bytes']:,} bytes of RAM",
+        f"{result['model_bytes']:,} bytes",
+        *_device_text(result),
         "",
-        f"{'layer':<24}{'output':>14}{'weights':>12}{'bytes':>11}{'firing':>14}{'additions':>15}"
-        f"{'multiplications':>17}{'real-valued':>15}",
+        f"{'layer':<24}{'output':>14}{'weights':>12}{'flash':>11}{'RAM':>9}{'scratch':>9}{'firing':>14}"
+        f"{'additions':>15}{'multiplications':>17}{'real-valued':>15}",
     ]
     for line in result["layers"]:
-        keys = ("weights", "bytes", "additions", "multiplications", "real_multiplications")
-        weights, held, *counted = (f"{line[key]:,}" if line[key] else "" for key in keys)
+        keys = ("weights", "flash_bytes", "ram_bytes", "scratch_bytes", *_TOTALS[1:])
+        weights, flash, ram, scratch, *counted = (f"{line[key]:,}" if line[key] else "" for key in keys)
         size = "×".join(map(str, line["shape"]))
         lines.append(
-            f"{line['name']:<24}{size:>14}{weights:>12}{held:>11}{_rate(line):>14}{counted[0]:>15}{counted[1]:>17}"
-            f"{counted[2]:>15}"
+            f"{line['name']:<24}{size:>14}{weights:>12}{flash:>11}{ram:>9}{scratch:>9}{_rate(line):>14}"
+            f"{counted[0]:>15}{counted[1]:>17}{counted[2]:>15}"
         )
     ratio = result["real_energy_joules"] / max(result["energy_joules"], 1e-30)
     lines += [
@@ -115,6 +115,18 @@ def inspect_text(result: dict[str, Any]) -> str:
         f"{result['real_energy_joules'] * 1e6:.2f} µJ ({ratio:.0f}×), estimated after {result['energy_source']}.",
     ]
     return "\n".join(lines)
+
+
+def _device_text(result: dict[str, Any]) -> list[str]:
+    """What a device takes in all."""
+    membranes = f"{result['membrane_bytes']:,} of membranes, " if result["by_steps"] else ""
+    return [
+        f"on a device {result['flash_bytes']:,} bytes of flash: {result['constant_bytes']:,} of constants, "
+        f"{result['code_bytes']:,} of code on a Cortex-M4",
+        f"{result['ram_bytes']:,} bytes of RAM: {result['input_bytes']:,} of input, {membranes}"
+        f"{result['value_bytes']:,} of values between layers, {result['scratch_bytes']:,} of scratch",
+        f"{result['stream_ram_bytes']:,} bytes of RAM as a stream, which keeps all membranes",
+    ]
 
 
 def _rate(line: dict[str, Any]) -> str:

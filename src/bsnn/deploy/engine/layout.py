@@ -5,17 +5,18 @@ The C99 export writes the same tables as constants.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import accumulate
 
 from bsnn.deploy.engine import tables
-from bsnn.deploy.engine.tables import KINDS, OpTable, ValueTable
-from bsnn.deploy.engine.weights import ALIGNMENT, counts
-from bsnn.deploy.schema import Add, Artifact, AveragePool, Concat, Layer, Lif, MaxPool, Pool, Scale, Synapse, Value
+from bsnn.deploy.engine.schedule import Graph, Node, Schedule, schedule
+from bsnn.deploy.engine.scratch import DESKTOP, Target, expanded, lay_scratch, lists_of_a_step
+from bsnn.deploy.engine.tables import KINDS, OpTable, TaskTable, ValueTable
+from bsnn.deploy.engine.weights import counts
+from bsnn.deploy.schema import Add, Artifact, AveragePool, Concat, Lif, MaxPool, Pool, Scale, Synapse, Value
 
 MAX_CHUNK = 16
-"""Time steps that a layer computes before the next one, at most."""
+"""Time steps that a layer computes before the next one, at most; a device computes all."""
 
-_SLACK = 32  # elements that vectors may write beyond the last one
 _CHUNK_BYTES = 2**22
 
 
@@ -31,101 +32,97 @@ class Layout:
     layers: list[int]
     """The layer whose weights and numbers each op uses."""
     values: list[ValueTable]
+    tasks: list[TaskTable]
     chunk: int
+    value_bytes: list[int]
+    """Bytes of each value; those that do not live at the same time share their place."""
     values_bytes: int
+    op_scratch: list[int]
+    """Bytes of scratch of the group that each op belongs to."""
     scratch_bytes: int
 
 
 def lay_out(
-    artifact: Artifact, still: bool, time_steps: int, word_bits: Literal[32, 64] = 64, forgetful: bool = False
+    artifact: Artifact, still: bool, time_steps: int, target: Target = DESKTOP, forgetful: bool = False
 ) -> Layout:
     """Lays out the tables and the workspace of a network.
 
     Args:
         artifact: The network.
         still: Whether the input is the same at all time steps.
-        time_steps: How many at most are computed layer by layer; fewer if the values of so many would be large.
-        word_bits: `BSNN_WORD_BITS` of the C.
-        forgetful: Whether `membranes` of the call may be null; then scratch holds those of one row.
+        time_steps: How many are computed before the next task; fewer on a desktop if their values would be large.
+        target: What the C is built for.
+        forgetful: Whether `membranes` of the call may be null; then scratch holds them.
     """
-    graph = _Graph(artifact, still)
-    values = [_value_table(value, word_bits) for value in artifact.values]
-    sizes = [_step_bytes(table, word_bits) for table in values]
-    sizes[0] = 0
-    for i in graph.fused:
-        sizes[i + 1] = 0
+    graph = Graph(artifact, still)
+    plan = schedule(graph, target.small)
+    values = [
+        _value_table(value, ring, i in plan.local, target)
+        for i, (value, ring) in enumerate(zip(artifact.values, plan.rings, strict=True))
+    ]
+    sizes = [target.aligned(table.row * ring) for table, ring in zip(values, plan.rings, strict=True)]
+    chunk = time_steps if target.small else _chunk(artifact, values, sum(sizes), time_steps)
+    for table, size, same in zip(values, sizes, graph.unchanging, strict=True):
+        table.step = 0 if same else size
+    value_bytes = [size * (1 if same else chunk) for size, same in zip(sizes, graph.unchanging, strict=True)]
+    values_bytes = _place(values, value_bytes, plan.lives if target.small else _lives(graph, plan))
+    highs = [value.high for value in artifact.values]
+    ops, layers, scratch = [], [], []
+    for group in plan.groups:
+        made = [(op, node.layer) for node in group for op in _ops(artifact, graph, plan, node)]
+        scratch.append(lay_scratch([op for op, _ in made], values, highs, chunk, target, forgetful))
+        ops.append([op for op, _ in made])
+        layers += [layer for _, layer in made]
+    firsts = list(accumulate(map(len, ops), initial=0))
+    tasks = [TaskTable(firsts[task.group], len(ops[task.group]), task.first, task.last) for task in plan.tasks]
+    output = target.aligned(4 * expanded(len(artifact.classes), target))
+    return Layout(
+        [op for group in ops for op in group],
+        layers,
+        values,
+        tasks,
+        chunk,
+        value_bytes,
+        values_bytes,
+        [size for size, group in zip(scratch, ops, strict=True) for _ in group],
+        max(output, *scratch),
+    )
+
+
+def _chunk(artifact: Artifact, values: Sequence[ValueTable], values_bytes: int, time_steps: int) -> int:
+    """How many time steps of a desktop fit."""
     lists = max(
         (
-            _lists_of_a_step(values[layer.inputs[0]], layer.kernel[0], layer.dilation[0], layer.groups).bytes
+            lists_of_a_step(values[layer.inputs[0]], layer.kernel[0], layer.dilation[0], layer.groups).bytes
             for layer in artifact.layers
             if isinstance(layer, Synapse) and counts(layer, artifact.values[layer.inputs[0]])
         ),
         default=0,
     )
-    chunk = max(1, min(time_steps, MAX_CHUNK, _CHUNK_BYTES // max(1, sum(sizes) + lists)))
-    for table, size, same in zip(values, sizes, graph.unchanging, strict=True):
-        table.step = 0 if same else size
-    whole = [size * (1 if same else chunk) for size, same in zip(sizes, graph.unchanging, strict=True)]
-    values_bytes = _place(values, whole, graph.lives())
-    ops, layers = [], []
-    scratch_bytes = _aligned(4 * (len(artifact.classes) + _SLACK))
-    for i, layer in enumerate(artifact.layers):
-        if isinstance(layer, Lif) and layer.inputs[0] - 1 in graph.fused:
-            continue
-        for op in _ops(artifact, graph, i, layer):
-            size = _lay_scratch(op, values[op.input], values[op.output], chunk, word_bits, forgetful)
-            scratch_bytes = max(scratch_bytes, size)
-            ops.append(op)
-            layers.append(i)
-    return Layout(ops, layers, values, chunk, values_bytes, scratch_bytes)
+    return max(1, min(time_steps, MAX_CHUNK, _CHUNK_BYTES // max(1, values_bytes + lists)))
 
 
-class _Graph:
-    """Who uses which value, and when.
+def _lives(graph: Graph, plan: Schedule) -> list[tuple[int, int]]:
+    """The lives of values on a desktop: what all chunks share is never overwritten, and neither is the output.
 
-    Args:
-        artifact: The network.
-        still: Whether the input is the same at all time steps.
+    A thread may still read that when others begin with the next image.
     """
-
-    def __init__(self, artifact: Artifact, still: bool) -> None:
-        self._layers = artifact.layers
-        self.unchanging = artifact.unchanging(still)
-        self.takers: list[list[int]] = [[] for _ in artifact.values]
-        for i, layer in enumerate(artifact.layers):
-            for index in layer.inputs:
-                self.takers[index].append(i)
-        # A synapse whose output only one layer of neurons uses hands its currents over pixel by pixel.
-        self.fused = {
-            i
-            for i, layer in enumerate(artifact.layers)
-            if isinstance(layer, Synapse)
-            and not self.unchanging[i + 1]
-            and len(self.takers[i + 1]) == 1
-            and isinstance(artifact.layers[self.takers[i + 1][0]], Lif)
-        }
-
-    def lives(self) -> list[tuple[int, int]]:
-        """When each value is written and last read; what all chunks share, and the output, are never overwritten."""
-        last = len(self._layers)
-        lives = [(0, last)]
-        for i, layer in enumerate(self._layers):
-            begin = layer.inputs[0] - 1 if isinstance(layer, Lif) and layer.inputs[0] - 1 in self.fused else i
-            shared = self.unchanging[i + 1] and not all(self.unchanging[taker + 1] for taker in self.takers[i + 1])
-            lives.append((0, last) if i + 1 == last or shared else (begin, max(self.takers[i + 1])))
-        return lives
+    last, lives = len(plan.tasks), list(plan.lives)
+    for value, (same, takers) in enumerate(zip(graph.unchanging, graph.takers, strict=True)):
+        if not takers or (same and not all(graph.unchanging[taker + 1] for taker in takers)):
+            lives[value] = 0, last
+    return lives
 
 
-def _ops(artifact: Artifact, graph: _Graph, i: int, layer: Layer) -> list[OpTable]:
-    """The ops of one layer: one for each input of a `Concat`, else one, with the neurons that are fused with it."""
-    ops, channel = [], 0
+def _ops(artifact: Artifact, graph: Graph, plan: Schedule, node: Node) -> list[OpTable]:
+    """The ops of a node: one for each input of a `Concat`, else one, with the neurons that are fused with it."""
+    ops, channel, layer = [], 0, artifact.layers[node.layer]
     for index in layer.inputs if isinstance(layer, Concat) else layer.inputs[:1]:
-        op = OpTable(still=graph.unchanging[i + 1], input=index, output=i + 1, groups=1, neurons=-1)
-        lif_at = graph.takers[i + 1][0] if i in graph.fused else i
-        lif = artifact.layers[lif_at]
+        op = OpTable(still=graph.unchanging[node.made], input=index, output=node.made, groups=1, neurons=-1)
+        lif = artifact.layers[node.made - 1]
         if isinstance(lif, Lif):
-            op.op, op.output = tables.LIF, lif_at + 1
-            op.neurons, op.leak, op.threshold = artifact.lifs.index(lif_at), lif.leak, lif.threshold
+            op.op, op.neurons = tables.LIF, artifact.lifs.index(node.made - 1)
+            op.leak, op.threshold = lif.leak, lif.threshold
         if isinstance(layer, Synapse):
             op.op = tables.COUNT if counts(layer, artifact.values[index]) else tables.DENSE
             op.groups, op.input_shift, op.shift = layer.groups, layer.input_shift, layer.shift
@@ -137,8 +134,10 @@ def _ops(artifact: Artifact, graph: _Graph, i: int, layer: Layer) -> list[OpTabl
         elif isinstance(layer, Concat):
             op.op, op.other = tables.CONCAT, channel
             channel += artifact.values[index].shape[0]
-        elif isinstance(layer, AveragePool | MaxPool):
-            op.op = tables.MAX_POOL if isinstance(layer, MaxPool) else tables.AVERAGE_POOL
+        elif isinstance(layer, Pool):
+            bits = tables.SCATTER if node.made in plan.scattered else tables.POOL
+            op.op = tables.POOL_FIXED if artifact.values[index].kind == "fixed" else bits
+            op.largest = isinstance(layer, MaxPool)
             op.count_padding = isinstance(layer, AveragePool) and layer.count_padding
         if isinstance(layer, Synapse | Pool):
             op.kernel, op.stride, op.padding = layer.kernel, layer.stride, layer.padding
@@ -146,27 +145,14 @@ def _ops(artifact: Artifact, graph: _Graph, i: int, layer: Layer) -> list[OpTabl
     return ops
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _value_table(value: Value, word_bits: int) -> ValueTable:
+def _value_table(value: Value, ring: int, local: bool, target: Target) -> ValueTable:
     channels, height, width = value.shape
-    bits = KINDS[value.kind] == 1
-    return ValueTable(
-        kind=KINDS[value.kind],
-        channels=channels,
-        height=height,
-        width=width,
-        planes=max(1, value.high.bit_length()) if bits else 0,
-        words=-(-channels // word_bits) if bits else 0,
-    )
-
-
-def _step_bytes(table: ValueTable, word_bits: int) -> int:
-    """Bytes of a value at one time step."""
-    pixel = table.planes * table.words * word_bits // 8 if table.kind == KINDS["spikes"] else 4 * table.channels
-    return _aligned(table.height * table.width * pixel)
+    table = ValueTable(KINDS[value.kind], channels, height, width, ring=max(1, ring), local=local, pixel=4 * channels)
+    if table.kind == KINDS["spikes"]:
+        table.planes, table.words = max(1, value.high.bit_length()), -(-channels // target.word_bits)
+        table.pixel = table.planes * table.words * target.word_bits // 8
+    table.row = width * table.pixel
+    return table
 
 
 def _place(values: Sequence[ValueTable], sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
@@ -182,54 +168,3 @@ def _place(values: Sequence[ValueTable], sizes: Sequence[int], lives: Sequence[t
         values[i].offset = offset
         placed.append((offset, offset + sizes[i], i))
     return max(stop for _, stop, _ in placed)
-
-
-class _Lists(NamedTuple):
-    """The lists of channels that fire, of the rows of the input that one row of windows covers."""
-
-    rows: int
-    capacity: int
-    """Channels of one row of the input, and what vectors write beyond."""
-    ends: int
-
-    @property
-    def bytes(self) -> int:
-        return 4 * self.rows * (self.capacity + self.ends)
-
-
-def _lists_of_a_step(taken: ValueTable, kernel: int, dilation: int, groups: int) -> _Lists:
-    across = taken.width * taken.planes
-    return _Lists(
-        min(dilation * (kernel - 1) + 1, taken.height),
-        across * taken.channels + taken.channels // groups + _SLACK,
-        across * groups + 1 + taken.planes,
-    )
-
-
-def _lay_scratch(op: OpTable, taken: ValueTable, made: ValueTable, chunk: int, word_bits: int, forgetful: bool) -> int:
-    """Gives the parts of an op's scratch their places, and returns the bytes of all."""
-    taps, part = op.kernel[0] * op.kernel[1], taken.channels // op.groups
-    parts = {"sums": 4 * (max(taken.channels, made.channels) + _SLACK)}
-    if op.neurons >= 0:
-        parts |= {"spikes": made.words * word_bits, "membrane": 4 * made.width * made.channels * forgetful}
-    if op.op == tables.COUNT:
-        lists = _lists_of_a_step(taken, op.kernel[0], op.dilation[0], op.groups)
-        op.list_capacity = lists.capacity
-        # No more rows of a window than the input has lie in it.
-        within = min(op.kernel[0], taken.height)
-        op.row_capacity = within * taken.width * taken.planes * taken.channels + part + _SLACK
-        parts["lists"] = 4 * chunk * lists.rows * lists.capacity
-        parts["ends"] = 4 * chunk * lists.rows * lists.ends
-        parts["rows"] = 4 * op.row_capacity
-        parts["row_ends"] = 4 * (lists.ends - taken.planes)
-        parts["rest"] = 4 * (op.kernel[1] + 1) * _SLACK
-    elif op.op == tables.DENSE:
-        op.row_capacity = taps * part + 1
-        parts["lists"] = 2 * taps * taken.channels
-        parts["ends"] = 4 * (taken.channels + _SLACK)
-        parts["rows"] = 6 * op.row_capacity
-    offset = 0
-    for name, size in parts.items():
-        setattr(op, name, offset)
-        offset += _aligned(size)
-    return offset

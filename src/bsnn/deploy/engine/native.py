@@ -13,7 +13,7 @@ import numpy as np
 
 from bsnn.deploy.engine.layout import MAX_CHUNK, Layout, lay_out
 from bsnn.deploy.engine.plain import Arrays
-from bsnn.deploy.engine.tables import CallTable, ModelTable, OpTable, ValueTable
+from bsnn.deploy.engine.tables import CallTable, ModelTable, OpTable, TaskTable, ValueTable
 from bsnn.deploy.engine.weights import weights, zeros_aligned
 from bsnn.deploy.schema import Artifact, Scale, Synapse
 from bsnn.errors import UserError
@@ -114,15 +114,16 @@ class Native:
                     op.multiplier, op.offset = numbers.multiplier.ctypes.data, numbers.offset.ctypes.data
             ops = (OpTable * len(layout.ops))(*layout.ops)
             values = (ValueTable * len(layout.values))(*layout.values)
+            tasks = (TaskTable * len(layout.tasks))(*layout.tasks)
             model = ModelTable(
-                num_ops=len(ops),
-                num_values=len(values),
+                num_tasks=len(tasks),
                 output=len(values) - 1,
                 frame=self.artifact.values[0].size,
+                tasks=ctypes.addressof(tasks),
                 ops=ctypes.addressof(ops),
                 values=ctypes.addressof(values),
             )
-            self._models[key] = layout, model, (ops, values)
+            self._models[key] = layout, model, (ops, values, tasks)
         return self._models[key][:2]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 KINDS = {"input": 0, "spikes": 1, "counts": 1, "fixed": 2}
 """Of values, as engine.h numbers them."""
-COUNT, DENSE, LIF, AVERAGE_POOL, MAX_POOL, ADD, CONCAT, SCALE = range(8)
+COUNT, DENSE, LIF, POOL, SCATTER, POOL_FIXED, ADD, CONCAT, SCALE = range(9)
 
 _Integer, _Pair, _Size, _Pointer = ctypes.c_int32, ctypes.c_int32 * 2, ctypes.c_size_t, ctypes.c_void_p
 
@@ -17,7 +17,9 @@ def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
 class ValueTable(ctypes.Structure):
     """`bsnn_value` of engine.h."""
 
-    _fields_ = _fields(_Integer, "kind channels height width planes words") + _fields(_Size, "offset step")
+    _fields_ = _fields(_Integer, "kind channels height width planes words ring local") + _fields(
+        _Size, "offset step row pixel"
+    )
 
 
 class OpTable(ctypes.Structure):
@@ -26,14 +28,20 @@ class OpTable(ctypes.Structure):
     _fields_ = (
         _fields(_Integer, "op still input other output")
         + _fields(_Pair, "kernel stride padding dilation")
-        + _fields(_Integer, "groups input_shift shift wide count_padding neurons leak threshold")
+        + _fields(_Integer, "groups input_shift shift wide largest count_padding neurons leak threshold membrane_step")
         + _fields(ctypes.c_uint32, "row")
-        + _fields(_Size, "lists ends rows row_ends rest sums spikes membrane list_capacity row_capacity")
+        + _fields(_Size, "lists ends rows row_ends rest sums membrane list_capacity row_capacity")
         + _fields(_Pointer, "weight multiplier offset")
     )
 
 
-def contents(table: ValueTable | OpTable) -> dict[str, int | list[int]]:
+class TaskTable(ctypes.Structure):
+    """`bsnn_task` of engine.h."""
+
+    _fields_ = _fields(ctypes.c_uint16, "op ops first last")
+
+
+def contents(table: ValueTable | OpTable | TaskTable) -> dict[str, int | list[int]]:
     """The fields of a table by name: numbers, or lists of them; a null pointer is 0.
 
     Example:
@@ -47,16 +55,14 @@ def contents(table: ValueTable | OpTable) -> dict[str, int | list[int]]:
 class ModelTable(ctypes.Structure):
     """`bsnn_model` of engine.h."""
 
-    _fields_ = (
-        _fields(_Integer, "num_ops num_values output") + _fields(_Size, "frame") + _fields(_Pointer, "ops values")
-    )
+    _fields_ = _fields(_Integer, "num_tasks output") + _fields(_Size, "frame") + _fields(_Pointer, "tasks ops values")
 
 
 class CallTable(ctypes.Structure):
     """`bsnn_call` of engine.h."""
 
     _fields_ = (
-        _fields(_Pointer, "model frames")
+        _fields(_Pointer, "model frames of_byte")
         + _fields(_Integer, "num_frames batch time_steps chunk")
         + _fields(_Pointer, "membranes records outputs workspace")
         + _fields(_Size, "values_bytes scratch_bytes")

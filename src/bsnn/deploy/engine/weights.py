@@ -10,7 +10,7 @@ from bsnn.errors import UserError
 ALIGNMENT = 64
 """Bytes of a cache line."""
 
-_SLACK = 64  # bytes that vectors may read beyond the last row
+_SLACK = 64  # bytes that vectors may read beyond the last row; words, up to 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,7 @@ class Weights:
     """The numbers of a synapse or a scale as the C reads them."""
 
     weight: np.ndarray
-    """Bytes of the rows, then a row of zeros and what vectors read beyond the end."""
+    """Bytes of the rows, then a row of zeros and what vectors read beyond the end; see `weights`."""
     row: int
     """Bytes of a row."""
     multiplier: np.ndarray
@@ -27,8 +27,14 @@ class Weights:
     """Whether products need 64 bits, or results a cut."""
 
 
-def weights(layer: Synapse | Scale, value: Value) -> Weights:
-    """What the C reads of a layer that `value` enters."""
+def weights(layer: Synapse | Scale, value: Value, small: bool = False) -> Weights:
+    """What the C reads of a layer that `value` enters.
+
+    Args:
+        layer: The layer.
+        value: What it takes.
+        small: Whether the C is built with `BSNN_SMALL`, which reads less beyond the end.
+    """
     multiplier, offset = (np.ascontiguousarray(v, np.int32) for v in (layer.multiplier, layer.offset))
     rows = np.empty((0, 0), np.uint8)
     largest = value.magnitude
@@ -39,7 +45,10 @@ def weights(layer: Synapse | Scale, value: Value) -> Weights:
         rows = np.ascontiguousarray(rows).view(np.uint8)
     if rows.size + rows.shape[1] >= 2**31:
         raise UserError(f"layer {layer.name}: {rows.size} bytes of weights; the C engine supports fewer than 2^31.")
-    padded = zeros_aligned(rows.size + rows.shape[1] + _SLACK)
+    beyond = rows.shape[1] + _SLACK
+    if small:
+        beyond = rows.shape[1] + 3 if isinstance(layer, Synapse) and counts(layer, value) else 0
+    padded = zeros_aligned(rows.size + beyond)
     padded[: rows.size] = rows.ravel()
     product = largest * _magnitude(multiplier) + (1 << layer.shift >> 1)
     wide = product >= 2**31 or (product >> layer.shift) + 1 + _magnitude(offset) > LARGEST

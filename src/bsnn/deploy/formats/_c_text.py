@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bsnn.deploy.footprint import Footprint
-from bsnn.deploy.schema import Artifact
+from bsnn.deploy.footprint import Device, takes_bytes
 
 
 def numbers(array: np.ndarray) -> str:
@@ -37,17 +36,28 @@ def comment(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9 .,:_+-]", "?", text)
 
 
-def portable(word_bits: int) -> str:
+def portable(device: Device) -> str:
     """What engine.h begins with on a device."""
+    target = device.target
     return (
-        f"/* Plain C99 in words of {word_bits} bits; the same source runs in the bsnn engine with vectors. */\n"
-        f"#define BSNN_PORTABLE\n#define BSNN_WORD_BITS {word_bits}\n\n"
+        f"/* Plain C99 in words of {target.word_bits} bits; the same source runs in the bsnn engine with vectors. */\n"
+        "#define BSNN_SMALL\n"
+        f"#define BSNN_WORD_BITS {target.word_bits}\n"
+        f"#define BSNN_OFFSET_BITS {target.offset_bits}\n"
+        f"#define BSNN_OFFSET_SHIFT {target.offset_shift}\n"
+        f"#define BSNN_OPS {sum(1 << op for op in device.ops)}u /* those that the network has */\n\n"
     )
 
 
-def header(artifact: Artifact, size: Footprint) -> str:
+def header(device: Device) -> str:
     """model.h."""
-    channels, height, width = artifact.input.shape
+    artifact, spec = device.artifact, device.artifact.input
+    channels, height, width = spec.shape
+    if takes_bytes(spec):
+        kind, meaning = "uint8_t", "raw bytes, as they were in training; they are normalized as they are read"
+    else:
+        kind, meaning = "int16_t", f"numbers normalized as in training, times {2**spec.fraction_bits} and rounded"
+    shown = "[BSNN_FRAMES] of them, one for each time step" if device.frames > 1 else "shown at every time step"
     return f"""/* {comment(artifact.name)}: a binary spiking network. Memory is static; nothing is allocated. */
 
 #ifndef BSNN_MODEL_H
@@ -57,45 +67,54 @@ def header(artifact: Artifact, size: Footprint) -> str:
 
 #define BSNN_CLASSES {len(artifact.classes)}
 #define BSNN_TIME_STEPS {artifact.time_steps}
+#define BSNN_FRAMES {device.frames}
 #define BSNN_HEIGHT {height}
 #define BSNN_WIDTH {width}
 #define BSNN_CHANNELS {channels}
-#define BSNN_INPUT_SIZE (BSNN_HEIGHT * BSNN_WIDTH * BSNN_CHANNELS)
+#define BSNN_FRAME_SIZE (BSNN_HEIGHT * BSNN_WIDTH * BSNN_CHANNELS)
+#define BSNN_INPUT_SIZE (BSNN_FRAMES * BSNN_FRAME_SIZE)
 
-#define BSNN_MEMBRANE_BYTES {size.membranes}
-#define BSNN_VALUE_BYTES {size.values}
-#define BSNN_SCRATCH_BYTES {size.scratch}
-#define BSNN_RAM_BYTES (BSNN_MEMBRANE_BYTES + BSNN_VALUE_BYTES + BSNN_SCRATCH_BYTES)
-#define BSNN_CONSTANT_BYTES {size.flash}
+/* Bytes. RAM is the workspace of a prediction{" and its membranes" * device.by_steps}, and one input, which the caller
+   provides; a stream (stream.c) keeps all membranes, and takes one frame at a time. Flash is constants, and code as it
+   was measured for a Cortex-M4 (arm-none-eabi-gcc 12.2, -Os). */
+#define BSNN_VALUE_BYTES {device.layout.values_bytes}
+#define BSNN_SCRATCH_BYTES {device.layout.scratch_bytes}
+#define BSNN_MEMBRANE_BYTES {device.membrane_bytes}
+#define BSNN_RAM_BYTES {device.ram_bytes}
+#define BSNN_STREAM_RAM_BYTES {device.stream_ram_bytes}
+#define BSNN_CONSTANT_BYTES {device.constant_bytes}
+#define BSNN_FLASH_BYTES {device.flash_bytes}
 
 extern const char *const bsnn_classes[BSNN_CLASSES];
 
-/* Input integers from raw bytes, both [BSNN_HEIGHT][BSNN_WIDTH][BSNN_CHANNELS]. */
-void bsnn_from_bytes(const uint8_t *raw, int16_t *input);
+/* A frame is [BSNN_HEIGHT][BSNN_WIDTH][BSNN_CHANNELS] of {meaning}. */
+typedef {kind} bsnn_input;
 
-/* Shows a still input BSNN_TIME_STEPS times; writes the summed outputs and returns the class. */
-int bsnn_predict(const int16_t *input, int64_t outputs[BSNN_CLASSES]);
+/* Computes all BSNN_TIME_STEPS time steps of an input, which is a frame, {shown};
+   writes the summed outputs and returns the class. */
+int bsnn_predict(const bsnn_input *input, int64_t outputs[BSNN_CLASSES]);
 
-/* A stream: begin with bsnn_reset, then one time step per call, whose outputs are added to `outputs`. */
+/* A stream, in stream.c: begin with bsnn_reset, then one frame and time step per call, whose outputs are added to
+   `outputs`. It shares its workspace with bsnn_predict, but not its membranes. */
 void bsnn_reset(void);
-void bsnn_step(const int16_t *input, int64_t outputs[BSNN_CLASSES]);
+void bsnn_step(const bsnn_input *frame, int64_t outputs[BSNN_CLASSES]);
 
-/* The membranes of all layers, BSNN_MEMBRANE_BYTES / 4 of them. */
+/* The membranes of all layers of a stream, BSNN_MEMBRANE_BYTES / 4 of them. */
 const int32_t *bsnn_membranes(void);
+
+/* What both are made of; not for other callers, since the workspace has room for their ways to call it only. */
+void bsnn_compute(const bsnn_input *input, int32_t time_steps, int32_t *const *membranes, int64_t *outputs);
 
 #endif
 """
 
 
-def source(artifact: Artifact, num_ops: int, constants: str, tables: str) -> str:
+def source(device: Device, constants: str, tables: str) -> str:
     """model.c."""
-    spec = artifact.input
-    sizes = [artifact.values[i + 1].size for i in artifact.lifs]
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    pointers = ", ".join(f"membranes + {start}" for start in starts) or "0"
+    artifact = device.artifact
     names = ",\n    ".join(string(name) for name in artifact.classes)
-    multiplier, offset = (numbers(np.array(v, np.int64)) for v in (spec.multiplier, spec.offset))
-    return f"""/* Weights and tables of the network; written by bsnn. */
+    of_byte = "of_byte" if takes_bytes(artifact.input) else "0"
+    return f"""/* Weights and tables of the network, and how it is run; written by bsnn. */
 
 #include "model.h"
 #include "engine.h"
@@ -105,43 +124,28 @@ def source(artifact: Artifact, num_ops: int, constants: str, tables: str) -> str
 {constants}
 {tables}
 static const bsnn_model model = {{
-    {num_ops}, {len(artifact.values)}, {len(artifact.values) - 1}, BSNN_INPUT_SIZE, ops, values
+    {len(device.layout.tasks)}, {len(artifact.values) - 1}, BSNN_FRAME_SIZE, tasks, ops, values
 }};
 
 const char *const bsnn_classes[BSNN_CLASSES] = {{
     {names}
 }};
 
-static const int32_t input_multiplier[BSNN_CHANNELS] = {{{multiplier}}};
-static const int32_t input_offset[BSNN_CHANNELS] = {{{offset}}};
+/* Of 32-bit numbers, so that all that lies in it is aligned. */
+static uint32_t workspace[(BSNN_VALUE_BYTES + BSNN_SCRATCH_BYTES) / 4];
 
-static int32_t membranes[BSNN_MEMBRANE_BYTES / 4 + 1];
-static int32_t *const membrane_of[] = {{{pointers}}};
-/* Of 64-bit numbers, so that all that lies in it is aligned. */
-static uint64_t workspace[(BSNN_VALUE_BYTES + BSNN_SCRATCH_BYTES) / 8 + 1];
-
-void bsnn_from_bytes(const uint8_t *raw, int16_t *input)
-{{
-    int32_t i;
-    for (i = 0; i < BSNN_INPUT_SIZE; i++) {{
-        const int32_t c = i % BSNN_CHANNELS;
-        int64_t x = (int64_t)raw[i] * input_multiplier[c] + input_offset[c];
-        x = (x + ((INT64_C(1) << {spec.shift}) >> 1)) >> {spec.shift};
-        input[i] = (int16_t)(x > 32767 ? 32767 : x < -32768 ? -32768 : x);
-    }}
-}}
-
-static void run(const int16_t *input, int32_t time_steps, int64_t *outputs)
+void bsnn_compute(const bsnn_input *input, int32_t time_steps, int32_t *const *membranes, int64_t *outputs)
 {{
     bsnn_call call;
     memset(&call, 0, sizeof call);
     call.model = &model;
     call.frames = input;
-    call.num_frames = 1;
+    call.of_byte = {of_byte};
+    call.num_frames = time_steps == 1 ? 1 : BSNN_FRAMES;
     call.batch = 1;
     call.time_steps = time_steps;
-    call.chunk = 1;
-    call.membranes = membrane_of;
+    call.chunk = time_steps;
+    call.membranes = membranes;
     call.outputs = outputs;
     call.workspace = (uint8_t *)workspace;
     call.values_bytes = BSNN_VALUE_BYTES;
@@ -150,26 +154,48 @@ static void run(const int16_t *input, int32_t time_steps, int64_t *outputs)
     bsnn_run(&call, 0);
 }}
 
+int bsnn_predict(const bsnn_input *input, int64_t outputs[BSNN_CLASSES])
+{{
+    int c, best = 0;
+    memset(outputs, 0, BSNN_CLASSES * sizeof outputs[0]);
+{_PREDICT_BY_STEPS if device.by_steps else _PREDICT}
+    for (c = 1; c < BSNN_CLASSES; c++)
+        if (outputs[c] > outputs[best])
+            best = c;
+    return best;
+}}
+"""
+
+
+_PREDICT = """    bsnn_compute(input, BSNN_TIME_STEPS, 0, outputs);"""
+
+_PREDICT_BY_STEPS = """    /* So many time steps take less memory one after another, with the membranes of stream.c. */
+    bsnn_reset();
+    for (c = 0; c < BSNN_TIME_STEPS; c++)
+        bsnn_step(input + (BSNN_FRAMES > 1 ? c * BSNN_FRAME_SIZE : 0), outputs);"""
+
+
+def stream(device: Device) -> str:
+    """stream.c."""
+    sizes = [device.artifact.values[i + 1].size for i in device.artifact.lifs]
+    pointers = ", ".join(f"membranes + {sum(sizes[:i])}" for i in range(len(sizes))) or "0"
+    return f"""/* A stream, one time step per call; leave this file out if you only call bsnn_predict. */
+
+#include "model.h"
+
+#include <string.h>
+
+static int32_t membranes[BSNN_MEMBRANE_BYTES / 4 + 1];
+static int32_t *const membrane_of[] = {{{pointers}}};
+
 void bsnn_reset(void)
 {{
     memset(membranes, 0, sizeof membranes);
 }}
 
-void bsnn_step(const int16_t *input, int64_t outputs[BSNN_CLASSES])
+void bsnn_step(const bsnn_input *frame, int64_t outputs[BSNN_CLASSES])
 {{
-    run(input, 1, outputs);
-}}
-
-int bsnn_predict(const int16_t *input, int64_t outputs[BSNN_CLASSES])
-{{
-    int c, best = 0;
-    bsnn_reset();
-    memset(outputs, 0, BSNN_CLASSES * sizeof outputs[0]);
-    run(input, BSNN_TIME_STEPS, outputs);
-    for (c = 1; c < BSNN_CLASSES; c++)
-        if (outputs[c] > outputs[best])
-            best = c;
-    return best;
+    bsnn_compute(frame, 1, membrane_of, outputs);
 }}
 
 const int32_t *bsnn_membranes(void)
@@ -179,82 +205,115 @@ const int32_t *bsnn_membranes(void)
 """
 
 
-def golden(frames: np.ndarray, outputs: Sequence[np.ndarray], checksums: Sequence[int]) -> str:
-    """golden.h, from inputs `[N, H, W, C]`, outputs, and checksums of the membranes."""
+def golden(inputs: np.ndarray, outputs: Sequence[np.ndarray], checksums: Sequence[int]) -> str:
+    """golden.h, from inputs `[N, frames, H, W, C]`, outputs, and checksums of the membranes."""
     texts = ",\n".join("{" + ", ".join(f"INT64_C({int(x)})" for x in row) + "}" for row in outputs)
-    inputs = ",\n".join("{" + numbers(frame.ravel()) + "}" for frame in frames)
+    numbered = ",\n".join("{" + numbers(one.ravel()) + "}" for one in inputs)
     sums = ", ".join(f"{number}u" for number in checksums)
     return f"""/* Inputs, and what the bsnn engine makes of them: outputs, and a checksum of the last membranes. */
 
-#define GOLDEN {len(frames)}
+#define GOLDEN {len(inputs)}
 
-static const int16_t golden_inputs[GOLDEN][BSNN_INPUT_SIZE] = {{
-{inputs}
+static const bsnn_input golden_inputs[GOLDEN][BSNN_INPUT_SIZE] = {{
+{numbered}
 }};
 
 static const int64_t golden_outputs[GOLDEN][BSNN_CLASSES] = {{
 {texts}
 }};
 
+#ifdef STREAM
 static const uint32_t golden_membranes[GOLDEN] = {{{sums}}};
+#endif
 """
 
 
-MAIN = """/* Checks the golden vectors: this program, and no other file here, prints. */
+MAIN = """/* Checks the golden vectors: this program, and no other file here, prints. With STREAM defined it runs one
+   time step after another, and checks the membranes too. */
 
 #include "model.h"
 #include "golden.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#ifdef STREAM
+static int run(int number, int64_t outputs[BSNN_CLASSES])
+{
+    const int32_t *const membranes = bsnn_membranes();
+    uint32_t sum = 2166136261u;
+    long k;
+    int t;
+    bsnn_reset();
+    memset(outputs, 0, BSNN_CLASSES * sizeof outputs[0]);
+    for (t = 0; t < BSNN_TIME_STEPS; t++)
+        bsnn_step(golden_inputs[number] + (BSNN_FRAMES > 1 ? t * BSNN_FRAME_SIZE : 0), outputs);
+    for (k = 0; k < BSNN_MEMBRANE_BYTES / 4; k++)
+        sum = ((sum ^ (uint32_t)membranes[k]) * 16777619u) & 0xFFFFFFFFu;
+    return sum != golden_membranes[number];
+}
+#else
+static int run(int number, int64_t outputs[BSNN_CLASSES])
+{
+    (void)bsnn_predict(golden_inputs[number], outputs);
+    return 0;
+}
+#endif
 
 int main(void)
 {
     int64_t outputs[BSNN_CLASSES];
     int i, c, wrong = 0;
     for (i = 0; i < GOLDEN; i++) {
-        const int32_t *const membranes = bsnn_membranes();
-        uint32_t sum = 2166136261u;
-        long k;
-        int bad = 0;
-        const int found = bsnn_predict(golden_inputs[i], outputs);
-        for (c = 0; c < BSNN_CLASSES; c++)
+        int bad = run(i, outputs), found = 0;
+        for (c = 0; c < BSNN_CLASSES; c++) {
             bad |= outputs[c] != golden_outputs[i][c];
-        for (k = 0; k < BSNN_MEMBRANE_BYTES / 4; k++)
-            sum = ((sum ^ (uint32_t)membranes[k]) * 16777619u) & 0xFFFFFFFFu;
-        bad |= sum != golden_membranes[i];
+            found = outputs[c] > outputs[found] ? c : found;
+        }
         printf("vector %d: %s, %s\\n", i, bsnn_classes[found], bad ? "WRONG" : "as expected");
         wrong += bad;
     }
-    printf("%d of %d vectors wrong; %ld bytes of constants, %ld bytes of memory\\n", wrong, GOLDEN,
-           (long)BSNN_CONSTANT_BYTES, (long)BSNN_RAM_BYTES);
+#ifdef STREAM
+    printf("stream: %d of %d vectors wrong; %ld bytes of RAM\\n", wrong, GOLDEN, (long)BSNN_STREAM_RAM_BYTES);
+#else
+    printf("%d of %d vectors wrong; %ld bytes of flash, %ld bytes of RAM\\n", wrong, GOLDEN, (long)BSNN_FLASH_BYTES,
+           (long)BSNN_RAM_BYTES);
+#endif
     return wrong != 0;
 }
 """
 
-MAKEFILE = """# make check: builds the network and compares it with its golden vectors.
+MAKEFILE = """# make check: builds the network and compares it with its golden vectors, at once and as a stream.
 # For a device: make check CC=arm-linux-gnueabihf-gcc LDFLAGS=-static RUN=qemu-arm
 
 CC ?= cc
 CFLAGS ?= -O2
 WARNINGS = -std=c99 -Wall -Wextra -Werror -pedantic
+SOURCES = main.c model.c stream.c engine.c
 
-check: network
+check: network stream
 	$(RUN) ./network
+	$(RUN) ./stream
 
-network: main.c model.c engine.c $(wildcard *.h)
-	$(CC) $(CFLAGS) $(WARNINGS) main.c model.c engine.c $(LDFLAGS) -o $@
+network: $(SOURCES) $(wildcard *.h)
+	$(CC) $(CFLAGS) $(WARNINGS) $(SOURCES) $(LDFLAGS) -o $@
+
+stream: $(SOURCES) $(wildcard *.h)
+	$(CC) $(CFLAGS) $(WARNINGS) -DSTREAM $(SOURCES) $(LDFLAGS) -o $@
 
 clean:
-	rm -f network
+	rm -f network stream
 
 .PHONY: check clean
 """
 
 
-def readme(artifact: Artifact, size: Footprint) -> str:
+def readme(device: Device) -> str:
     """README.md."""
+    artifact = device.artifact
     channels, height, width = artifact.input.shape
     classes, steps = len(artifact.classes), artifact.time_steps
+    order = "one time step after another, which takes less memory for so many" if device.by_steps else "row by row"
     return f"""# {artifact.name} in C99
 
 A binary spiking network: {classes} classes from {channels} × {height} × {width}, T = {steps}. `make check` builds
@@ -262,12 +321,20 @@ it and compares it with its golden vectors, which the bsnn engine made: the same
 
 | | bytes |
 | --- | --- |
-| constants (weights, tables) | {size.flash:,} |
-| membranes | {size.membranes:,} |
-| values between layers | {size.values:,} |
-| scratch | {size.scratch:,} |
+| flash | {device.flash_bytes:,} |
+| of which constants (weights, tables, names) | {device.constant_bytes:,} |
+| of which code (Cortex-M4, arm-none-eabi-gcc 12.2, `-Os`) | {device.code_bytes:,} |
+| RAM of a prediction, computed {order} | {device.ram_bytes:,} |
+| of which input | {device.input_bytes:,} |
+| of which values between layers | {device.layout.values_bytes:,} |
+| of which scratch | {device.layout.scratch_bytes:,} |
+| RAM of a stream, which keeps all membranes | {device.stream_ram_bytes:,} |
 
 To use it, add `engine.c`, `model.c` and the headers beside them to your project, and call `bsnn_predict` of `model.h`,
-or `bsnn_reset` and `bsnn_step` for a stream. They need a C99 compiler, `memcpy` and `memset`; they allocate nothing.
-`main.c`, `golden.h` and the Makefile are for the check alone.
+which also says what an input is. For a stream, add `stream.c`, and call `bsnn_reset` and `bsnn_step`. They need a C99
+compiler, `memcpy` and `memset`; they allocate nothing, and take about 1 KB of stack on a Cortex-M4.
+
+`main.c`, `golden.h`, the Makefile and `cortex-m` are for checks alone. `make -C cortex-m run` builds a program for a
+bare Cortex-M4, says how large it is, runs the golden vectors under qemu, and counts instructions; it needs
+`arm-none-eabi-gcc` and `qemu-system-arm`.
 """

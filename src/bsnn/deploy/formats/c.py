@@ -1,7 +1,7 @@
 """A deployed network as a folder of C99 for a microcontroller: the engine's own C, with weights as constants.
 
-Nothing is allocated: memory is static, and its size stands in model.h. Golden vectors come with it, and a `main` that
-checks them.
+Nothing is allocated: memory is static, and its size stands in model.h. Golden vectors come with it, and programs that
+check them: a `main`, and one for a bare Cortex-M4 under qemu.
 """
 
 import os
@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 
 from bsnn.deploy.engine import Engine
-from bsnn.deploy.engine.layout import Layout
-from bsnn.deploy.engine.tables import DENSE, OpTable, ValueTable, contents
-from bsnn.deploy.engine.weights import Weights
-from bsnn.deploy.footprint import WORD_BITS, device_layout, device_weights, footprint
+from bsnn.deploy.engine.tables import DENSE, OpTable, TaskTable, ValueTable, contents
+from bsnn.deploy.footprint import Device, of_byte, on_device, takes_bytes
 from bsnn.deploy.formats import _c_text
 from bsnn.deploy.schema import Artifact
 from bsnn.errors import UserError
 
 _ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
 _SHARED = Path(__file__).parents[2] / "csrc"
-_HEADERS = ("convolution.h", "count.h", "count_width.h", "words.h")
+_CORTEX_M = Path(__file__).with_name("cortex_m")
+_HEADERS = ("count.h", "count_width.h", "words.h")
 _GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
 
@@ -32,68 +31,75 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
     Args:
         artifact: The network.
         out: The folder; files of an earlier export in it are replaced.
-        samples: Inputs of the golden vectors, as `Engine` takes them, `[B, C, H, W]`; by default random integers.
+        samples: Inputs of the golden vectors, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for events;
+            if the network takes bytes, so must they be. By default random ones.
 
     Returns:
-        Its path and bytes, the bytes of the network's weights, and how much constant data and memory the network takes
-        on a device.
+        Its path and bytes, the bytes of the network's weights, and how much flash and RAM the network takes on a
+        device, in all and by layer.
     """
-    layout, size = device_layout(artifact), footprint(artifact)
-    engine = Engine(artifact)
-    if samples is None:
-        samples = np.random.default_rng(0).integers(-8192, 8192, (_GOLDEN, *artifact.input.shape), np.int16)
+    device = on_device(artifact)
     files = {
-        "engine.h": _c_text.portable(WORD_BITS) + (_ENGINE / "engine.h").read_text(),
+        "engine.h": _c_text.portable(device) + (_ENGINE / "engine.h").read_text(),
         "engine.c": (_ENGINE / "engine.c").read_text(),
         **{name: (_SHARED / name).read_text() for name in _HEADERS},
-        "model.h": _c_text.header(artifact, size),
-        "model.c": _c_text.source(artifact, len(layout.ops), *_tables(layout, device_weights(artifact))),
-        "golden.h": _golden(engine, samples),
+        "model.h": _c_text.header(device),
+        "model.c": _c_text.source(device, *_tables(device)),
+        "stream.c": _c_text.stream(device),
+        "golden.h": _golden(device, _random(device) if samples is None else samples),
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
-        "README.md": _c_text.readme(artifact, size),
+        "README.md": _c_text.readme(device),
+        **{f"cortex-m/{file.name}": file.read_text() for file in sorted(_CORTEX_M.iterdir())},
     }
     total = sum(_write(out, name, text) for name, text in files.items())
     return {
         "path": os.fspath(out),
         "bytes": total,
         "weight_bytes": artifact.weight_bytes,
-        "flash_bytes": size.flash,
-        "ram_bytes": size.ram,
+        **device.figures(),
+        "layers": [
+            {"name": layer.name} | taken for layer, taken in zip(artifact.layers, device.by_layer(), strict=True)
+        ],
     }
 
 
 def _write(out: Path, name: str, text: str) -> int:
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{out / name} cannot be written ({error.strerror or error}); choose another --out.") from error
     return len(text.encode())
 
 
-def _tables(layout: Layout, numbers: dict[int, Weights]) -> tuple[str, str]:
+def _tables(device: Device) -> tuple[str, str]:
     """Weights as constants, and the tables that point to them."""
+    layout = device.layout
     dense = {layer for op, layer in zip(layout.ops, layout.layers, strict=True) if op.op == DENSE}
     constants = []
-    for layer, found in numbers.items():
+    if takes_bytes(device.artifact.input):
+        constants.append(_c_text.constant("int16_t", "of_byte", of_byte(device.artifact.input).ravel()))
+    for layer, found in device.weights.items():
         # 16-bit weights are read as such; bytes of one-bit weights may begin anywhere.
         whole = ("int16_t", found.weight.view(np.int16)) if layer in dense else ("uint8_t", found.weight)
         arrays = whole, ("int32_t", found.multiplier), ("int32_t", found.offset)
         for key, (kind, array) in zip(_POINTERS, arrays, strict=True):
-            constants.append(_c_text.constant(kind, f"{key}{layer}", array))
+            if len(array):
+                constants.append(_c_text.constant(kind, f"{key}{layer}", array))
     ops = []
     for op, layer in zip(layout.ops, layout.layers, strict=True):
         fields = {name: value for name, value in _fields(op).items() if name not in _POINTERS}
-        if layer in numbers:
-            fields |= {"row": str(numbers[layer].row), "wide": str(int(numbers[layer].wide))}
-            fields |= {key: f"{key}{layer}" for key in _POINTERS}
+        if layer in device.weights:
+            found = device.weights[layer]
+            fields |= {"row": str(found.row), "wide": str(int(found.wide))}
+            fields |= {key: f"{key}{layer}" for key in _POINTERS if len(getattr(found, key))}
         ops.append(fields)
-    tables = [_c_text.table("bsnn_op", "ops", ops), _c_text.table("bsnn_value", "values", map(_fields, layout.values))]
-    return "\n".join(constants), "\n".join(tables)
+    tables = {"bsnn_op": ops, "bsnn_value": map(_fields, layout.values), "bsnn_task": map(_fields, layout.tasks)}
+    return "\n".join(constants), "\n".join(_c_text.table(kind, f"{kind[5:]}s", rows) for kind, rows in tables.items())
 
 
-def _fields(table: OpTable | ValueTable) -> dict[str, str]:
+def _fields(table: OpTable | ValueTable | TaskTable) -> dict[str, str]:
     """The fields of a table as C."""
     return {
         name: "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
@@ -109,12 +115,27 @@ def _checksum(membranes: list[np.ndarray]) -> int:
     return total
 
 
-def _golden(engine: Engine, samples: np.ndarray) -> str:
+def _random(device: Device) -> np.ndarray:
+    shape, random = (device.frames, _GOLDEN, *device.artifact.input.shape), np.random.default_rng(0)
+    if takes_bytes(device.artifact.input):
+        return random.integers(0, 256, shape, np.uint8)
+    return random.integers(-8192, 8192, shape, np.int16)
+
+
+def _golden(device: Device, samples: np.ndarray) -> str:
     """What the engine makes of some samples."""
-    frames = engine.integers(samples)[0]
+    engine = Engine(device.artifact)
+    frames = engine.integers(samples)
+    if len(frames) != device.frames:
+        raise UserError(f"golden vectors: received {len(frames)} frames; expected {device.frames} for each input.")
     outputs, checksums = [], []
-    for frame in frames:
+    for number in range(frames.shape[1]):
         membranes = engine.artifact.membranes(1)
-        outputs.append(engine.run(frame[None, None], engine.time_steps, membranes)[0])
+        outputs.append(engine.run(frames[:, number : number + 1], engine.time_steps, membranes)[0])
         checksums.append(_checksum(membranes))
-    return _c_text.golden(frames, outputs, checksums)
+    inputs = frames
+    if takes_bytes(device.artifact.input):
+        if samples.dtype != np.uint8:
+            raise UserError(f"golden vectors: received {samples.dtype}; expected bytes, which this network takes.")
+        inputs = np.moveaxis(samples.reshape(-1, *samples.shape[-4:]), 2, -1)
+    return _c_text.golden(np.swapaxes(inputs, 0, 1), outputs, checksums)

@@ -1,9 +1,14 @@
 /* The inference engine; engine.h says how it is called, docs/model-file.md what it computes.
 
-   Synapses of one-bit weights over spikes take nearly all the time. They are computed by counting; see convolution.h. */
+   Synapses of one-bit weights over spikes take nearly all the time. They are computed by counting (count.h): from lists
+   of the spikes of whole rows (convolution.h), or with BSNN_SMALL from lists of one window, which take less memory. */
 
 #include "engine.h"
+#ifdef BSNN_SMALL
+#include "count.h"
+#else
 #include "convolution.h"
+#endif
 
 #ifdef BSNN_THREADS
 #include <sched.h>
@@ -11,6 +16,12 @@
 
 /* Right shifts of negative numbers round down everywhere we know of; where not, this does not compile. */
 typedef char bsnn_shifts_round_down[(-3 >> 1) == -2 ? 1 : -1];
+
+/* Which ops the network has; the code of others is left out. */
+#ifndef BSNN_OPS
+#define BSNN_OPS ~0u
+#endif
+#define HAS(op) ((BSNN_OPS >> (op)) & 1u)
 
 #define LARGEST 1073741824 /* 2^30: fixed values lie between minus this and this */
 
@@ -45,14 +56,14 @@ typedef uint32_t unsigned_lanes __attribute__((vector_size(LANES * 4)));
 
 /* ---- bits of numbers ---- */
 
-/* Packs bytes of 0 and 1 into words of zeros, from channel `first` on, a multiple of 4; reads up to 3 zeros beyond. */
-static void pack(const uint8_t *spikes, int32_t first, int32_t channels, bsnn_word *out)
+/* Packs bytes of 0 and 1 into a word of zeros, from bit `first` on, a multiple of 4; reads up to 3 zeros beyond. */
+static void pack(const uint8_t *spikes, int32_t first, int32_t number, bsnn_word *out)
 {
     int32_t c;
-    for (c = first; c < channels; c += 4) {
+    for (c = 0; c < number; c += 4) {
         const uint32_t four = spikes[c] | (uint32_t)spikes[c + 1] << 8 | (uint32_t)spikes[c + 2] << 16 |
                               (uint32_t)spikes[c + 3] << 24;
-        out[c / BSNN_WORD_BITS] |= (bsnn_word)(four * 0x10204080u >> 28) << c % BSNN_WORD_BITS;
+        *out |= (bsnn_word)(four * 0x10204080u >> 28) << (first + c);
     }
 }
 
@@ -86,12 +97,12 @@ static void scale(int32_t *restrict v, const int32_t *restrict multiplier, const
     }
 }
 
-/* u = sat(round_shift(m · leak, 16) + current), spike at the threshold, soft reset; from channel `first` on. */
-static void fire(const int32_t *restrict current, int32_t *restrict membrane, int32_t first, int32_t channels,
-                 int32_t leak, int32_t threshold, uint8_t *restrict spikes)
+/* u = sat(round_shift(m · leak, 16) + current), spike at the threshold, soft reset. */
+static void fire(const int32_t *restrict current, int32_t *restrict membrane, int32_t channels, int32_t leak,
+                 int32_t threshold, uint8_t *restrict spikes)
 {
     int32_t c;
-    for (c = first; c < channels; c++) {
+    for (c = 0; c < channels; c++) {
         /* m = 2^16 · high + low, so that 32 bits hold both products. */
         const int32_t high = membrane[c] >> 16;
         const uint32_t low = (uint32_t)membrane[c] & 65535u;
@@ -148,37 +159,45 @@ typedef struct {
 static inline uint8_t *pixel_of(const bsnn_span *span, int32_t value, int32_t step, int32_t y, int32_t x)
 {
     const bsnn_value *const v = span->values + value;
-    const size_t pixel = (size_t)y * (size_t)v->width + (size_t)x;
-    const size_t size = v->kind == BSNN_BITS ? (size_t)v->planes * (size_t)v->words * sizeof(bsnn_word)
-                                            : (size_t)v->channels * sizeof(int32_t);
-    return span->base + v->offset + v->step * (size_t)step + pixel * size;
+    const int32_t place = y < v->ring ? y : y % v->ring; /* few divisions */
+    if (v->local)
+        return span->scratch + v->offset;
+    return span->base + v->offset + v->step * (size_t)step + v->row * (size_t)place + v->pixel * (size_t)x;
 }
 
-static const int16_t *input_pixel(const bsnn_span *span, int32_t value, int32_t step, int32_t y, int32_t x)
+/* The numbers of some pixels of the input, side by side. */
+static inline void read_input(const bsnn_span *span, const bsnn_value *v, int32_t step, int32_t y, int32_t x,
+                              int32_t pixels, int32_t *out)
 {
-    const bsnn_value *const v = span->values + value;
     const bsnn_call *const call = span->call;
     const size_t frame = call->num_frames == 1 ? 0 : (size_t)(span->first_step + step);
-    const size_t pixel = (size_t)y * (size_t)v->width + (size_t)x;
-    return call->frames + (frame * (size_t)call->batch + (size_t)span->image) * call->model->frame +
-           pixel * (size_t)v->channels;
+    const size_t pixel = ((size_t)y * (size_t)v->width + (size_t)x) * (size_t)v->channels;
+    const size_t at = (frame * (size_t)call->batch + (size_t)span->image) * call->model->frame + pixel;
+    const int32_t size = pixels * v->channels;
+    int32_t i, c;
+    if (call->of_byte) {
+        const uint8_t *const bytes = (const uint8_t *)call->frames + at;
+        for (i = 0; i < size; i += v->channels)
+            for (c = 0; c < v->channels; c++)
+                out[i + c] = call->of_byte[c * 256 + bytes[i + c]];
+    } else {
+        const int16_t *const numbers = (const int16_t *)call->frames + at;
+        for (i = 0; i < size; i++)
+            out[i] = numbers[i];
+    }
 }
 
 /* The integers of a pixel; writes up to 31 beyond. */
-static void read_pixel(const bsnn_span *span, int32_t value, int32_t step, int32_t y, int32_t x, int32_t *out)
+static inline void read_pixel(const bsnn_span *span, int32_t value, int32_t step, int32_t y, int32_t x, int32_t *out)
 {
     const bsnn_value *const v = span->values + value;
-    int32_t c;
     if (v->kind == BSNN_BITS)
         expand(pixel_of(span, value, step, y, x), (size_t)v->words * sizeof(bsnn_word), v->planes, v->channels, 1, 0,
                out);
     else if (v->kind == BSNN_FIXED)
         memcpy(out, pixel_of(span, value, step, y, x), (size_t)v->channels * sizeof *out);
-    else {
-        const int16_t *const numbers = input_pixel(span, value, step, y, x);
-        for (c = 0; c < v->channels; c++)
-            out[c] = numbers[c];
-    }
+    else
+        read_input(span, v, step, y, x, 1, out);
 }
 
 /* Neurons of one pixel, given their currents, or with `scaled` the sums that narrow products make currents of. */
@@ -188,10 +207,9 @@ static void fire_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, i
     const bsnn_value *const out = span->values + op->output;
     const size_t size = (size_t)out->height * (size_t)out->width, channels = (size_t)out->channels;
     const size_t pixel = (size_t)y * (size_t)out->width + (size_t)x, image = (size_t)span->image;
-    uint8_t *const spikes = span->scratch + op->spikes;
     bsnn_word *const words = (bsnn_word *)(void *)pixel_of(span, op->output, step, y, x);
-    int32_t *membrane = (int32_t *)(void *)(span->scratch + op->membrane) + (size_t)x * channels;
-    int32_t c = 0, w;
+    int32_t *membrane = (int32_t *)(void *)(span->scratch + op->membrane) + x * op->membrane_step;
+    int32_t c = 0, w, number;
     if (span->call->membranes)
         membrane = span->call->membranes[op->neurons] + (image * size + pixel) * channels;
     else if (!step)
@@ -216,8 +234,14 @@ static void fire_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, i
     }
 #endif
     (void)scaled;
-    fire(current, membrane, c, out->channels, op->leak, op->threshold, spikes);
-    pack(spikes, c, out->channels, words);
+    for (; c < out->channels; c += number) { /* up to the next word */
+        uint8_t spikes[BSNN_WORD_BITS];
+        number = BSNN_WORD_BITS - c % BSNN_WORD_BITS;
+        number = number < out->channels - c ? number : out->channels - c;
+        memset(spikes, 0, sizeof spikes);
+        fire(current + c, membrane + c, number, op->leak, op->threshold, spikes);
+        pack(spikes, c % BSNN_WORD_BITS, number, words + c / BSNN_WORD_BITS);
+    }
     if (span->call->records) {
         const size_t time = (size_t)(span->first_step + step) * (size_t)span->call->batch + image;
         uint8_t *const record = span->call->records[op->neurons] + (time * size + pixel) * channels;
@@ -243,6 +267,67 @@ static void finish_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step,
         memcpy(pixel_of(span, op->output, step, y, x), sums, (size_t)channels * sizeof *sums);
 }
 
+#ifdef BSNN_SMALL
+/* Lists the rows of weights that the spikes of group g in a window name, the lists of all planes one after another, and
+   writes where each of them ends, after a zero. Every list is filled up with rows of zeros to a multiple of 4. Returns the
+   sum of the window. */
+static int32_t list_window(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x, int32_t g,
+                           bsnn_offset *list, uint32_t *ends)
+{
+    const bsnn_value *const in = span->values + op->input;
+    const int32_t part = in->channels / op->groups, first = g * part, last = first + part;
+    const uint32_t row = op->row >> BSNN_OFFSET_SHIFT;
+    const uint32_t no_row = (uint32_t)(op->kernel[0] * op->kernel[1] * in->channels) * row;
+    const int32_t left = x * op->stride[1] - op->padding[1];
+    bsnn_offset *out = list;
+    int32_t arrived = 0, p, i, j, w;
+    ends[0] = 0;
+    for (p = 0; p < in->planes; p++) {
+        for (i = 0; i < op->kernel[0]; i++) {
+            const int32_t from_y = y * op->stride[0] - op->padding[0] + i * op->dilation[0];
+            uint32_t tap = (uint32_t)(i * op->kernel[1] * in->channels);
+            int32_t from_x = left;
+            const uint8_t *line;
+            if (from_y < 0 || from_y >= in->height)
+                continue;
+            line = pixel_of(span, op->input, step, from_y, 0) + (size_t)(p * in->words) * sizeof(bsnn_word);
+            for (j = 0; j < op->kernel[1]; j++, from_x += op->dilation[1], tap += (uint32_t)in->channels)
+                if (from_x >= 0 && from_x < in->width) {
+                    const bsnn_word *const words = (const bsnn_word *)(const void *)(line + (size_t)from_x * in->pixel);
+                    for (w = first / BSNN_WORD_BITS; w * BSNN_WORD_BITS < last; w++)
+                        out = list_bits(bits_between(words[w], first - w * BSNN_WORD_BITS, last - w * BSNN_WORD_BITS),
+                                        tap + (uint32_t)(w * BSNN_WORD_BITS), row, out);
+                }
+        }
+        arrived += (int32_t)((uint32_t)(out - list) - ends[p]) << p;
+        while ((out - list) & 3)
+            *out++ = (bsnn_offset)no_row;
+        ends[p + 1] = (uint32_t)(out - list);
+    }
+    return arrived;
+}
+
+static void count_window(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x)
+{
+    const bsnn_value *const in = span->values + op->input;
+    const int32_t made = span->values[op->output].channels / op->groups;
+    bsnn_offset *const list = (bsnn_offset *)(void *)(span->scratch + op->lists);
+    int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);
+    uint32_t ends[16];
+    bsnn_events events;
+    int32_t g;
+    memset(&events, 0, sizeof events);
+    events.rows = list;
+    events.ends = ends;
+    events.planes = in->planes;
+    events.plane_step = 1;
+    for (g = 0; g < op->groups; g++) {
+        const int32_t arrived = list_window(span, op, step, y, x, g, list, ends);
+        count_channels(op->weight, op->row, &events, made, arrived, sums + g * made);
+    }
+    finish_pixel(span, op, step, y, x, sums);
+}
+#else
 /* What a synapse of one-bit weights reads and works on. */
 static bsnn_convolution convolution_of(const bsnn_span *span, const bsnn_op *op)
 {
@@ -262,15 +347,15 @@ static bsnn_convolution convolution_of(const bsnn_span *span, const bsnn_op *op)
     k.row = op->row;
     k.weight = op->weight;
     k.list_capacity = op->list_capacity;
-    k.lists = (uint32_t *)(void *)(span->scratch + op->lists);
+    k.lists = (bsnn_offset *)(void *)(span->scratch + op->lists);
     k.list_ends = (uint32_t *)(void *)(span->scratch + op->ends);
-    k.rows = (uint32_t *)(void *)(span->scratch + op->rows);
+    k.rows = (bsnn_offset *)(void *)(span->scratch + op->rows);
     k.row_ends = (uint32_t *)(void *)(span->scratch + op->row_ends);
-    k.rest = (uint32_t *)(void *)(span->scratch + op->rest);
+    k.rest = (bsnn_offset *)(void *)(span->scratch + op->rest);
     return k;
 }
 
-static void run_count(const bsnn_span *span, const bsnn_op *op, int32_t steps, int32_t first, int32_t last)
+BSNN_APART static void run_count(const bsnn_span *span, const bsnn_op *op, int32_t steps, int32_t first, int32_t last)
 {
     const bsnn_convolution k = convolution_of(span, op);
     const int32_t width = span->values[op->output].width;
@@ -291,9 +376,10 @@ static void run_count(const bsnn_span *span, const bsnn_op *op, int32_t steps, i
         }
     }
 }
+#endif
 
-/* sums[o] = Σ values[n] · weight[rows[n]][o], for an even number of rows; writes up to 15 beyond. Sums may wrap around on
-   the way, not at the end. */
+/* sums[o] += Σ values[n] · weight[rows[n]][o], for an even number of rows. Sums may wrap around on the way, not at the
+   end. */
 static void multiply(const uint8_t *weight, const uint32_t *rows, const int16_t *values, uint32_t number,
                      int32_t channels, int32_t *sums)
 {
@@ -303,7 +389,10 @@ static void multiply(const uint8_t *weight, const uint32_t *rows, const int16_t 
     /* Two rows at a time: 16-bit products in pairs. */
     for (c = 0; c < channels; c += 16) {
         const uint8_t *const block = weight + (size_t)c * 2;
-        __m256i low = _mm256_setzero_si256(), high = low;
+        __m256i low = _mm256_setzero_si256(), high = low, halves[2];
+        int32_t rest[16] = {0}, *to = sums + c;
+        if (channels - c < 16)
+            to = memcpy(rest, to, (size_t)(channels - c) * sizeof *sums);
         for (n = 0; n < number; n += 2) {
             const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(block + rows[n]));
             const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(block + rows[n + 1]));
@@ -313,11 +402,14 @@ static void multiply(const uint8_t *weight, const uint32_t *rows, const int16_t 
             low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), pair));
             high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), pair));
         }
-        _mm256_storeu_si256((__m256i *)(void *)(sums + c), _mm256_permute2x128_si256(low, high, 0x20));
-        _mm256_storeu_si256((__m256i *)(void *)(sums + c + 8), _mm256_permute2x128_si256(low, high, 0x31));
+        memcpy(halves, to, sizeof halves);
+        halves[0] = _mm256_add_epi32(halves[0], _mm256_permute2x128_si256(low, high, 0x20));
+        halves[1] = _mm256_add_epi32(halves[1], _mm256_permute2x128_si256(low, high, 0x31));
+        memcpy(to, halves, sizeof halves);
+        if (channels - c < 16)
+            memcpy(sums + c, rest, (size_t)(channels - c) * sizeof *sums);
     }
 #else
-    memset(sums, 0, (size_t)channels * sizeof *sums);
     for (n = 0; n < number; n++) {
         const int16_t *const row = (const int16_t *)(const void *)(weight + rows[n]);
         const int32_t x = values[n];
@@ -327,97 +419,144 @@ static void multiply(const uint8_t *weight, const uint32_t *rows, const int16_t 
 #endif
 }
 
+/* The same for any number of rows, of which an odd one is followed by room for one more; returns how many are left. */
+static uint32_t multiply_all(const bsnn_op *op, uint32_t *rows, int16_t *values, uint32_t number, int32_t channels,
+                             int32_t *sums)
+{
+    if (number & 1) { /* one more, of no weight */
+        rows[number] = 0;
+        values[number++] = 0;
+    }
+    multiply(op->weight, rows, values, number, channels, sums);
+    return 0;
+}
+
+/* The numbers of some pixels side by side, several only of the input, as a synapse of 16-bit weights takes them; writes up
+   to 31 beyond. */
+static inline void read_shifted(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x,
+                                int32_t pixels, int32_t *out)
+{
+    const bsnn_value *const in = span->values + op->input;
+    int32_t c;
+    if (in->kind == BSNN_INPUT)
+        read_input(span, in, step, y, x, pixels, out);
+    else
+        read_pixel(span, op->input, step, y, x, out);
+    if (in->kind == BSNN_FIXED)
+        for (c = 0; c < in->channels; c++) {
+            const int64_t shifted = ((int64_t)out[c] + (INT64_C(1) << op->input_shift >> 1)) >> op->input_shift;
+            out[c] = (int32_t)(shifted < -32768 ? -32768 : shifted > 32767 ? 32767 : shifted);
+        }
+}
+
+/* Collects rows of weights and the numbers that they meet, and multiplies whenever there is no room for more. */
 static void dense_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x)
 {
     const bsnn_value *const in = span->values + op->input, *const out = span->values + op->output;
-    const int32_t part = in->channels / op->groups, made = out->channels / op->groups;
-    const int32_t taps = op->kernel[0] * op->kernel[1];
+    const int32_t made = out->channels / op->groups;
+    const uint32_t capacity = (uint32_t)op->row_capacity; /* even */
+    const int32_t across = op->dilation[1], left = x * op->stride[1] - op->padding[1];
     uint32_t *const rows = (uint32_t *)(void *)(span->scratch + op->rows);
-    int16_t *const numbers = (int16_t *)(void *)(rows + op->row_capacity);
-    int32_t *const pixel = (int32_t *)(void *)(span->scratch + op->ends);
-    int16_t *const window = (int16_t *)(void *)(span->scratch + op->lists);
+    int16_t *const numbers = (int16_t *)(void *)(rows + capacity);
+    int32_t *const line = (int32_t *)(void *)(span->scratch + op->ends);
     int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);
-    int32_t i, j, c, g;
-    for (i = 0; i < op->kernel[0]; i++)
-        for (j = 0; j < op->kernel[1]; j++) {
-            const int32_t from_y = y * op->stride[0] - op->padding[0] + i * op->dilation[0];
-            const int32_t from_x = x * op->stride[1] - op->padding[1] + j * op->dilation[1];
-            int16_t *const tap = window + (size_t)(i * op->kernel[1] + j) * (size_t)in->channels;
-            if (from_y < 0 || from_y >= in->height || from_x < 0 || from_x >= in->width) {
-                memset(tap, 0, (size_t)in->channels * sizeof *tap);
-                continue;
-            }
-            if (in->kind == BSNN_INPUT) {
-                const int16_t *const numbers_in = input_pixel(span, op->input, step, from_y, from_x);
-                for (c = 0; c < in->channels; c++)
-                    tap[c] = numbers_in[c];
-                continue;
-            }
-            read_pixel(span, op->input, step, from_y, from_x, pixel);
-            for (c = 0; c < in->channels; c++) {
-                const int64_t shifted = ((int64_t)pixel[c] + (INT64_C(1) << op->input_shift >> 1)) >> op->input_shift;
-                tap[c] = (int16_t)(shifted < -32768 ? -32768 : shifted > 32767 ? 32767 : shifted);
-            }
+    uint32_t number = 0;
+    int32_t first = 0, end = op->kernel[1], taps = 1, part, i, j, c, g;
+    while (first < end && left + first * across < 0)
+        first++;
+    while (first < end && left + (end - 1) * across >= in->width)
+        end--;
+    if (in->kind == BSNN_INPUT && across == 1 && op->groups == 1 && first < end)
+        taps = end - first; /* they lie side by side */
+    part = taps * in->channels / op->groups;
+    memset(sums, 0, (size_t)out->channels * sizeof *sums);
+    for (i = 0; i < op->kernel[0]; i++) {
+        const int32_t from_y = y * op->stride[0] - op->padding[0] + i * op->dilation[0];
+        uint32_t row = (uint32_t)((i * op->kernel[1] + first) * in->channels) * op->row;
+        if (from_y < 0 || from_y >= in->height)
+            continue;
+        for (j = first; j < end; j += taps) {
+            read_shifted(span, op, step, from_y, left + j * across, taps, line);
+            for (g = 0; g < op->groups; g++)
+                for (c = g * part; c < (g + 1) * part;) {
+                    const int32_t left_over = (g + 1) * part - c, room = (int32_t)(capacity - number);
+                    const int32_t stop = c + (left_over < room ? left_over : room);
+                    for (; c < stop; c++, row += op->row) {
+                        rows[number] = row;
+                        numbers[number] = (int16_t)line[c];
+                        number += line[c] != 0;
+                    }
+                    if (number == capacity || op->groups > 1)
+                        number = multiply_all(op, rows, numbers, number, made, sums + g * made);
+                }
         }
-    for (g = 0; g < op->groups; g++) {
-        uint32_t number = 0;
-        for (i = 0; i < taps; i++)
-            for (c = g * part; c < (g + 1) * part; c++) {
-                const uint32_t row = (uint32_t)(i * in->channels + c);
-                rows[number] = row * op->row;
-                numbers[number] = window[row];
-                number += window[row] != 0;
-            }
-        rows[number] = 0; /* one more, of no weight, makes the number even */
-        numbers[number] = 0;
-        multiply(op->weight, rows, numbers, (number + 1) & ~1u, made, sums + g * made);
     }
+    multiply_all(op, rows, numbers, number, made, sums);
     finish_pixel(span, op, step, y, x, sums);
 }
 
-/* number += bits · 2^at, in every channel of a word. */
-static void add_bits(bsnn_word *number, int32_t planes, int32_t at, bsnn_word bits)
+/* number += bits · 2^at, in every channel of a word; bits of a number are `stride` words apart. */
+static void add_bits(bsnn_word *number, int32_t planes, int32_t stride, int32_t at, bsnn_word bits)
 {
     for (; bits && at < planes; at++) {
-        const bsnn_word carry = number[at] & bits;
-        number[at] ^= bits;
+        const bsnn_word carry = number[at * stride] & bits;
+        number[at * stride] ^= bits;
         bits = carry;
     }
 }
 
-/* number = max(number, other), in every channel of a word; bits of a number are `stride` words apart. */
+/* number = max(number, other), in every channel of a word. */
 static void max_bits(bsnn_word *number, const bsnn_word *other, int32_t planes, int32_t stride)
 {
     bsnn_word larger = 0, equal = ~(bsnn_word)0;
     int32_t p;
-    for (p = planes - 1; p >= 0; p--) {
-        larger |= equal & other[p * stride] & ~number[p];
-        equal &= ~(other[p * stride] ^ number[p]);
+    for (p = (planes - 1) * stride; p >= 0; p -= stride) {
+        larger |= equal & other[p] & ~number[p];
+        equal &= ~(other[p] ^ number[p]);
     }
-    for (p = 0; p < planes; p++)
-        number[p] = (other[p * stride] & larger) | (number[p] & ~larger);
+    for (p = 0; p < planes * stride; p += stride)
+        number[p] = (other[p] & larger) | (number[p] & ~larger);
 }
 
-static void pool_bits(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x,
-                      const int32_t window[4])
+/* Adds a pixel of spikes or counts to what a window has so far, or takes the larger ones. */
+static void pool_bits(const bsnn_span *span, const bsnn_op *op, const void *pixel, void *window)
 {
     const bsnn_value *const in = span->values + op->input, *const out = span->values + op->output;
-    bsnn_word *const result = (bsnn_word *)(void *)pixel_of(span, op->output, step, y, x);
-    int32_t w, p, i, j;
-    for (w = 0; w < out->words; w++) {
-        bsnn_word number[15] = {0};
-        for (i = window[0]; i < window[1]; i++)
-            for (j = window[2]; j < window[3]; j++) {
-                const bsnn_word *const bits = (const bsnn_word *)(const void *)pixel_of(span, op->input, step, i, j) + w;
-                if (op->op == BSNN_MAX_POOL)
-                    max_bits(number, bits, in->planes, in->words);
-                else
-                    for (p = 0; p < in->planes; p++)
-                        add_bits(number, out->planes, p, bits[p * in->words]);
-            }
-        for (p = 0; p < out->planes; p++)
-            result[p * out->words + w] = number[p];
-    }
+    const bsnn_word *const bits = pixel;
+    bsnn_word *const number = window;
+    int32_t w, p;
+    for (w = 0; w < out->words; w++)
+        if (op->largest)
+            max_bits(number + w, bits + w, in->planes, in->words);
+        else
+            for (p = 0; p < in->planes; p++)
+                add_bits(number + w, out->planes, out->words, p, bits[p * in->words + w]);
+}
+
+/* The windows along one axis that pixel `at` lies in, from [0] up to [1]. */
+static void windows_over(const bsnn_op *op, int32_t axis, int32_t at, int32_t number, int32_t out[2])
+{
+    const int32_t shifted = at + op->padding[axis], stride = op->stride[axis], size = op->kernel[axis];
+    out[0] = shifted < size ? 0 : (shifted - size) / stride + 1;
+    out[1] = shifted / stride + 1 < number ? shifted / stride + 1 : number;
+}
+
+/* Pools pixel (y, x) of the input, which was just made, into all windows that it lies in. */
+static void scatter_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x)
+{
+    const bsnn_value *const out = span->values + op->output;
+    const void *const pixel = pixel_of(span, op->input, step, y, x);
+    int32_t rows[2], columns[2], i, j;
+    windows_over(op, 0, y, out->height, rows);
+    windows_over(op, 1, x, out->width, columns);
+    for (i = rows[0]; i < rows[1]; i++)
+        for (j = columns[0]; j < columns[1]; j++) {
+            const int32_t top = i * op->stride[0] - op->padding[0], left = j * op->stride[1] - op->padding[1];
+            void *const window = pixel_of(span, op->output, step, i, j);
+            if (y == (top > 0 ? top : 0) && x == (left > 0 ? left : 0)) /* the first pixel of the window */
+                memset(window, 0, out->pixel);
+            pool_bits(span, op, pixel, window);
+        }
 }
 
 static void pool_fixed(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x,
@@ -434,7 +573,7 @@ static void pool_fixed(const bsnn_span *span, const bsnn_op *op, int32_t step, i
                 sum += number;
                 largest = number > largest ? number : largest;
             }
-        if (op->op == BSNN_MAX_POOL)
+        if (op->largest)
             result[c] = (int32_t)largest;
         else {
             const int64_t twice = 2 * sum + places, quotient = twice / (2 * places);
@@ -455,14 +594,19 @@ static void pool_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, i
     const bsnn_value *const in = span->values + op->input;
     const int32_t top = y * op->stride[0] - op->padding[0], left = x * op->stride[1] - op->padding[1];
     const int32_t above = op->count_padding ? op->padding[0] : 0, beside = op->count_padding ? op->padding[1] : 0;
-    int32_t window[4], padded[4];
+    int32_t window[4], padded[4], i, j;
     clip(top, op->kernel[0], 0, in->height, window);
     clip(left, op->kernel[1], 0, in->width, window + 2);
     clip(top, op->kernel[0], -above, in->height + above, padded);
     clip(left, op->kernel[1], -beside, in->width + beside, padded + 2);
-    if (in->kind == BSNN_BITS)
-        pool_bits(span, op, step, y, x, window);
-    else
+    if (HAS(BSNN_POOL) && op->op == BSNN_POOL) {
+        void *const result = pixel_of(span, op->output, step, y, x);
+        memset(result, 0, span->values[op->output].pixel);
+        for (i = window[0]; i < window[1]; i++)
+            for (j = window[2]; j < window[3]; j++)
+                pool_bits(span, op, pixel_of(span, op->input, step, i, j), result);
+    }
+    if (HAS(BSNN_POOL_FIXED) && op->op == BSNN_POOL_FIXED)
         pool_fixed(span, op, step, y, x, window, (int64_t)(padded[1] - padded[0]) * (padded[3] - padded[2]));
 }
 
@@ -529,34 +673,52 @@ static void scale_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, 
 
 static void run_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x)
 {
-    switch (op->op) {
-    case BSNN_DENSE: dense_pixel(span, op, step, y, x); break;
-    case BSNN_LIF:
+#ifdef BSNN_SMALL
+    if (HAS(BSNN_COUNT) && op->op == BSNN_COUNT)
+        count_window(span, op, step, y, x);
+#endif
+    if (HAS(BSNN_DENSE) && op->op == BSNN_DENSE)
+        dense_pixel(span, op, step, y, x);
+    if (HAS(BSNN_LIF) && op->op == BSNN_LIF)
         fire_pixel(span, op, step, y, x, 0, (const int32_t *)(const void *)pixel_of(span, op->input, step, y, x));
-        break;
-    case BSNN_AVERAGE_POOL:
-    case BSNN_MAX_POOL: pool_pixel(span, op, step, y, x); break;
-    case BSNN_ADD: add_pixel(span, op, step, y, x); break;
-    case BSNN_CONCAT: concat_pixel(span, op, step, y, x); break;
-    default: scale_pixel(span, op, step, y, x);
-    }
+    if (HAS(BSNN_SCATTER) && op->op == BSNN_SCATTER)
+        scatter_pixel(span, op, step, y, x);
+    if ((HAS(BSNN_POOL) && op->op == BSNN_POOL) || (HAS(BSNN_POOL_FIXED) && op->op == BSNN_POOL_FIXED))
+        pool_pixel(span, op, step, y, x);
+    if (HAS(BSNN_ADD) && op->op == BSNN_ADD)
+        add_pixel(span, op, step, y, x);
+    if (HAS(BSNN_CONCAT) && op->op == BSNN_CONCAT)
+        concat_pixel(span, op, step, y, x);
+    if (HAS(BSNN_SCALE) && op->op == BSNN_SCALE)
+        scale_pixel(span, op, step, y, x);
 }
 
-/* Some rows of what a layer makes; all time steps of a row before the next row, so that its membranes stay near. */
-static void run_rows(const bsnn_span *span, const bsnn_op *op, int32_t steps, int32_t first, int32_t last)
+/* Some rows of a task: all ops at all time steps of a pixel before the next pixel; on a desktop, where the ops of a task are
+   of one layer, all pixels of a row before the next time step, as they lie in memory. */
+static void run_rows(const bsnn_span *span, const bsnn_task *task, int32_t steps, int32_t first, int32_t last)
 {
-    const bsnn_value *const out = span->values + op->output;
-    int32_t y, x, step;
-    if (op->neurons >= 0)
-        memset(span->scratch + op->spikes, 0, (size_t)out->words * BSNN_WORD_BITS);
-    if (op->op == BSNN_COUNT) {
-        run_count(span, op, steps, first, last);
-        return;
-    }
+    const bsnn_op *const ops = span->call->model->ops + task->op;
+    const int32_t width = span->values[ops->output].width;
+    int32_t y, x, step, i;
+#ifdef BSNN_SMALL
     for (y = first; y < last; y++)
-        for (step = 0; step < steps; step++)
-            for (x = 0; x < out->width; x++)
-                run_pixel(span, op, step, y, x);
+        for (x = 0; x < width; x++)
+            for (step = 0; step < steps; step++)
+                for (i = 0; i < task->ops; i++)
+                    if (!ops[i].still || !(step + span->first_step))
+                        run_pixel(span, ops + i, step, y, x);
+#else
+    if (ops->still)
+        steps = span->first_step ? 0 : 1;
+    if (ops->op == BSNN_COUNT)
+        run_count(span, ops, steps, first, last);
+    else
+        for (y = first; y < last; y++)
+            for (step = 0; step < steps; step++)
+                for (i = 0; i < task->ops; i++)
+                    for (x = 0; x < width; x++)
+                        run_pixel(span, ops + i, step, y, x);
+#endif
 }
 
 /* Waits until all threads are here. */
@@ -596,14 +758,12 @@ void bsnn_run(const bsnn_call *call, int32_t rank)
             const bsnn_value *const out = model->values + model->output;
             const int32_t left = call->time_steps - span.first_step;
             const int32_t steps = left < call->chunk ? left : call->chunk;
-            for (i = 0; i < model->num_ops; i++) {
-                const bsnn_op *const op = model->ops + i;
-                const int32_t height = model->values[op->output].height;
-                const int32_t first = height * share / sharing, last = height * (share + 1) / sharing;
-                if (op->still && span.first_step)
-                    continue;
+            for (i = 0; i < model->num_tasks; i++) {
+                const bsnn_task *const task = model->tasks + i;
+                const int32_t rows = task->last - task->first + 1;
+                const int32_t first = rows * share / sharing, last = rows * (share + 1) / sharing;
                 if (first < last)
-                    run_rows(&span, op, op->still ? 1 : steps, first, last);
+                    run_rows(&span, task, steps, task->first + first, task->first + last);
                 if (sharing > 1)
                     wait_for_all(call);
             }
