@@ -1,6 +1,6 @@
 """What each Triton kernel becomes on an A100 and an H100, and what it moves, found without a GPU.
 
-    python benchmarks/gpu_kernels.py [--check]
+    python benchmarks/gpu_kernels.py [--check] [--only NAME]
 
 Every kernel is compiled ahead of time to machine code for sm_80 and sm_90 (ptxas is part of Triton): registers, spilled
 bytes, shared memory. A second process runs it in Triton's interpreter and counts the bytes that its loads and stores
@@ -130,21 +130,30 @@ def compiled(call: Callable[[], object]) -> dict[str, dict[str, int]]:
     for target in TARGETS:
         source = ASTSource(kernel, signature, fixed, attributes)
         made = compile_kernel(source, target=GPUTarget("cuda", target, 32), options={"enable_fp_fusion": False})
-        found[f"sm_{target}"] = resources(made.asm["ptx"]) | {"shared_bytes": made.metadata.shared}
+        found[f"sm_{target}"] = resources(made.asm["ptx"], target) | {"shared_bytes": made.metadata.shared}
     return found
 
 
-def resources(ptx: str) -> dict[str, int]:
+def resources(ptx: str, target: int) -> dict[str, int]:
     """Registers and spilled bytes, as ptxas reports them."""
-    import triton
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     with tempfile.TemporaryDirectory() as room:
         source = Path(room, "kernel.ptx")
         source.write_text(ptx)
         architecture = re.findall(r"\.target (\w+)", ptx)[0]
-        command = [folder / "ptxas", "-v", f"--gpu-name={architecture}", source, "-o", Path(room, "kernel.cubin")]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        command = [
+            get_ptxas(target).path,
+            "-v",
+            "--fmad=false",
+            "--regAllocOptLevel=2",
+            f"--gpu-name={architecture}",
+            source,
+        ]
+        done = subprocess.run([*command, "-o", Path(room, "kernel.cubin")], capture_output=True, text=True)
+    text = done.stderr + done.stdout
+    if done.returncode:
+        sys.exit(f"ptxas: {text}")
     spilled = sum(int(number) for number in re.findall(r"(\d+) bytes spill", text))
     (registers,) = re.findall(r"Used (\d+) registers", text)
     return {"registers": int(registers), "spilled_bytes": spilled}
@@ -178,11 +187,13 @@ def counting_bytes() -> Iterator[list[int]]:
         builder.create_masked_load, builder.create_masked_store = load, store
 
 
-def moved() -> dict[str, int]:
-    """Bytes that every kernel moves, by the interpreter."""
+def moved(only: str) -> dict[str, int]:
+    """Bytes that kernels move, by the interpreter."""
     loaded()
     found = {}
     for name, (call, _) in cases().items():
+        if not name.startswith(only):
+            continue
         with counting_bytes() as total:
             call()
         found[name] = total[0]
@@ -192,20 +203,25 @@ def moved() -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compile only, and fail if a register is spilled")
+    parser.add_argument(
+        "--only", default="", metavar="NAME", help="kernels whose name begins so; others stay as they are"
+    )
     parser.add_argument("--moved", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.moved:
-        print(json.dumps(moved()))
+        print(json.dumps(moved(options.only)))
         return
     loaded()
     kernels: dict[str, Any] = {}
     for name, (call, least) in cases().items():
+        if not name.startswith(options.only):
+            continue
         kernels[name] = {**compiled(call), "least_bytes": least}
         print(name, kernels[name], flush=True)
     spilled = [name for name, found in kernels.items() if any(found[f"sm_{t}"]["spilled_bytes"] for t in TARGETS)]
     if options.check:
         sys.exit(f"spilled registers: {', '.join(spilled)}" if spilled else 0)
-    command = [sys.executable, __file__, "--moved"]
+    command = [sys.executable, __file__, "--moved", "--only", options.only]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     for name, number in json.loads(output).items():
@@ -213,6 +229,8 @@ def main() -> None:
     import triton
 
     record = {"triton": triton.__version__, "torch": torch.__version__, "images": [BATCH, CHANNELS, SIZE, SIZE]}
+    if options.only:
+        kernels = json.loads(RESULTS.read_text())["kernels"] | kernels
     write_file(RESULTS, json.dumps(record | {"kernels": kernels}, indent=1).encode() + b"\n")
 
 

@@ -66,13 +66,13 @@ def count(work: Callable[[], object]) -> Counter[str]:
     return counting.found
 
 
-def launches(network: str, backend: str, batch: int, *, momentum_bits: int = 32) -> dict[str, Counter[str]]:
+def launches(network: str, backend: str, batch: int) -> dict[str, Counter[str]]:
     """The operators of one time step, training and evaluating, by name."""
     build, size = NETWORKS[network]
     with torch.device("meta"):
         net = build()
     binary, real = bsnn.split_parameters(net)
-    flip = bsnn.optim.TBSO(binary, time_steps=4, momentum_bits=momentum_bits)
+    flip = bsnn.optim.TBSO(binary, time_steps=4)
     optimizers = [flip, OneLaunch(real, lr=0.1, momentum=0.9)]
     images = torch.empty(batch, 3, size, size, device="meta")
     labels = torch.empty(batch, dtype=torch.int64, device="meta")

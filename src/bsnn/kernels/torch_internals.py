@@ -101,7 +101,8 @@ def after_backward_pass(call: Callable[[], None]) -> None:
 
 def largest(tensors: Sequence[Tensor]) -> Tensor:
     """The largest magnitude in any of the tensors, NaN if there is one; `get_total_norm` takes a launch for each."""
-    return torch.stack(torch._foreach_norm(tensors, torch.inf)).amax()
+    norms = torch._foreach_norm(list(tensors), torch.inf)  # pyright: ignore[reportPrivateImportUsage]
+    return torch.stack(norms).amax()
 
 
 def can_skip_step(optimizer: torch.optim.Optimizer) -> bool:

@@ -40,6 +40,10 @@ class GradientOptimizer(Optimizer):
             self._refusals[device] = torch.zeros((), dtype=torch.float64, device=device)
         return self._refusals[device]
 
+    def refusals(self) -> list[Tensor]:
+        """`refusal` of each GPU in use."""
+        return [number for number in self._refusals.values() if is_whole(number)]
+
     def _measured(self, gradient: Tensor) -> Tensor:
         """The mean square of a gradient, which is 0 if the gradient is refused on its own device."""
         self._answers.clear()
@@ -80,7 +84,7 @@ class GradientOptimizer(Optimizer):
         A GPU checks gradients itself: from the first bad one on, neither momentum nor weights change, and it is here
         that the host learns of it. `flip_counts`, `flip_ratio` and `state_dict` ask too.
         """
-        refused = [device for device, number in self._refusals.items() if is_whole(number) and bool(number != 0)]
+        refused = [number.device for number in self.refusals() if bool(number != 0)]
         if refused:
             self._take_folded()
             self._start_sequence()

@@ -129,7 +129,11 @@ class FlipOptimizer(GradientOptimizer):
     def flip_counts(self) -> list[int]:
         """Weights that flipped in the last update, parameter by parameter; on a GPU, asking waits for it."""
         self.check_refused()
-        return [int(self._flips.get(p, 0)) for _, p in self._everything()]
+        return [int(self.flipped(parameter)) for _, parameter in self._everything()]
+
+    def flipped(self, parameter: BinaryParameter) -> Tensor | int:
+        """How many weights of a parameter flipped in the last update, as a number on its device, without a wait."""
+        return self._flips.get(parameter, 0)
 
     @property
     def flip_ratio(self) -> float:

@@ -91,7 +91,7 @@ class Updates:
             optimizer.check_finite()
             if t is not None:
                 optimizer.checked_time(t)
-            for refusal in deferred.values():
+            for refusal in [*deferred.values(), *(r for o in self._flip if o is not optimizer for r in o.refusals())]:
                 optimizer.refusal(refusal.device).add_(refusal)
         for optimizer in self._flip:
             optimizer.step(t=t)

@@ -1,4 +1,4 @@
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 """A time step of a layer of neurons: BatchNorm's scale and shift, LIF, trace, spikes as bits, pooling, in one pass."""
 
 from typing import Any

@@ -1,4 +1,4 @@
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 """Flips: bits are turned where W·M is above a threshold that the device itself computes, and counted."""
 
 import torch

@@ -1,4 +1,4 @@
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 """BatchNorm's statistics of a batch, and what they make of it: one scale and one shift per channel.
 
 Read once: a tile's mean and squared deviations from it, then those of all tiles joined in double precision (Chan et
@@ -11,7 +11,6 @@ import triton.language as tl
 from torch import Tensor
 
 from bsnn.kernels.triton._operator import (
-    SHARED_SUM,
     as_double,
     bits_of,
     column_sums,
@@ -19,6 +18,7 @@ from bsnn.kernels.triton._operator import (
     is_last,
     launch,
     operator,
+    shared_programs,
     tile,
 )
 
@@ -106,7 +106,7 @@ def moments(
     rows = x.numel() // max(1, channels)
     rows_at_once, wide = tile(rows, channels)
     across = triton.cdiv(channels, wide)
-    programs = min(triton.cdiv(rows, rows_at_once), max(1, SHARED_SUM // max(1, across)))
+    programs = shared_programs(triton.cdiv(rows, rows_at_once), across)
     partial = made.new_empty(3, programs, channels, dtype=torch.float64)
     launch(
         _moments_kernel, (programs, across), x, weight, bias, running_mean, running_var, num_batches, made, partial,

@@ -1,4 +1,4 @@
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 """A gradient's mean square, and the gradient taken into the momentum, in 32 or in 8 bits.
 
 `refused` is one number on the device: 0, and NaN from the first gradient on that is not finite. From then on nothing is

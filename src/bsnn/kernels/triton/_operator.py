@@ -1,4 +1,4 @@
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 """What all Triton kernels share: how each becomes an operator of torch, and sums over programs in a fixed order.
 
 Every operator writes into tensors that its caller has made and returns nothing, so on tensors without storage (`meta`,
@@ -18,7 +18,7 @@ from torch import Tensor
 _LIBRARY = torch.library.Library("bsnn", "FRAGMENT")
 
 # Programs that share a sum over the rows of a tensor: enough to fill a large GPU, few enough to add up at the end.
-SHARED_SUM = 512
+_SHARED_SUM = 512
 
 Launch = Callable[..., None]
 
@@ -90,6 +90,11 @@ def column_sums(partial, number, stride, places, inside, BLOCK: tl.constexpr, CH
         mask = (rows < number)[:, None] & inside[None, :]
         total += tl.sum(tl.load(partial + rows[:, None] * stride + places[None, :], mask=mask, other=0.0), axis=0)
     return total
+
+
+def shared_programs(tiles: int, across: int) -> int:
+    """How many programs share the tiles of a column: each has several, so that their sums are little beside them."""
+    return min(triton.cdiv(tiles, 4), max(1, _SHARED_SUM // max(1, across)))
 
 
 def bits_of(number: float) -> int:

@@ -1,4 +1,4 @@
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 """One-bit weights as signs, in the order in which a convolution wants them: channels last."""
 
 import torch
@@ -14,12 +14,12 @@ _BLOCK = 1024
 @triton.jit
 def _signs_kernel(bits, made, number, channels, taps, BLOCK: tl.constexpr):
     """`made` is [outs][taps][channels] in memory; bits are in the order [outs][channels][taps]."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # 32 bits: wider divisions would cost more than the memory
     inside = place < number
     channel, rest = place % channels, place // channels
     source = (rest // taps * channels + channel) * taps + rest % taps
     byte = tl.load(bits + source // 8, mask=inside, other=0).to(tl.int32)
-    sign = ((byte >> (source % 8).to(tl.int32)) & 1) * 2 - 1
+    sign = ((byte >> (source % 8)) & 1) * 2 - 1
     tl.store(made + place, sign.to(tl.float32).to(made.dtype.element_ty), mask=inside)
 
 

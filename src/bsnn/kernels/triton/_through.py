@@ -1,4 +1,4 @@
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 """The way back through a layer of neurons: surrogate, pooling, and BatchNorm by the two sums that it needs."""
 
 import torch
@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bsnn.kernels.triton._fire import pixel
-from bsnn.kernels.triton._operator import SHARED_SUM, column_sums, counter, is_last, launch, operator, tile
+from bsnn.kernels.triton._operator import column_sums, counter, is_last, launch, operator, shared_programs, tile
 
 SURROGATES = ("sigmoid", "rectangle", "triangle", "arctan")
 
@@ -112,11 +112,11 @@ def through(
     width = membrane.shape[3] if membrane.dim() == 4 else 1
     pooled = sent.shape != membrane.shape
     rows = sent.numel() // max(1, channels)
-    rows_at_once, wide = tile(rows, channels, 512 if pooled else 1024)
+    rows_at_once, wide = tile(rows, channels, 256 if pooled else 512)
     across = triton.cdiv(channels, wide)
     programs, partial = triton.cdiv(rows, rows_at_once), None
     if made is not None:
-        programs = min(programs, max(1, SHARED_SUM // max(1, across)))
+        programs = shared_programs(programs, across)
         partial = made.new_empty(2, programs, channels, dtype=torch.float64)
     launch(
         _through_kernel, (programs, across), sent, membrane, bits, current, mean, deviation, weight, gradient, made,
