@@ -12,7 +12,7 @@ CIFAR10 ?=
 SPEECH_COMMANDS ?=
 TARGETS := table1 figure4 figure3 gradients regret table3 table4 ablation table5 figure5 table2
 
-.PHONY: demo test docs reproduce $(TARGETS:%=reproduce-%) format clean
+.PHONY: demo test triton docs reproduce $(TARGETS:%=reproduce-%) format clean
 
 demo: $(READY)
 	$(BIN)/bsnn demo
@@ -23,6 +23,12 @@ test: $(READY)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	TRITON_INTERPRET=1 $(BIN)/pytest tests/gpu tests/kernels/test_launches.py
+
+# The same with Triton, which `make test` uses if it is there: it takes a gigabyte.
+triton: $(READY)
+	$(INSTALL) triton==3.9.0
+	TRITON_INTERPRET=1 $(BIN)/pytest tests/gpu tests/kernels/test_launches.py
 
 # The documentation as a site. Its packages are installed for this target alone; it needs no torch, as sources are only read.
 docs: $(DOCS_READY)

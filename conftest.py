@@ -1,10 +1,14 @@
 """What every test and docstring example starts from: a seed, the usual signals, and names that need no import."""
 
 import functools
+import importlib.util
 import itertools
 import signal
 
 import pytest
+
+# Their docstrings cannot be read where Triton is missing.
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["src/bsnn/kernels/triton/_*.py"]
 
 
 def pytest_configure() -> None:

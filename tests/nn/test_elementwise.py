@@ -141,9 +141,9 @@ def with_own_method() -> bsnn.OTTT:
     ("part", "known", "kernel"),
     [
         (bsnn.OTTT(), True, "leaky"),
-        (bsnn.NDOT(), True, None),
+        (bsnn.NDOT(), True, "ratio"),
         (bsnn.SLTT(), True, "none"),
-        (Plain(), True, None),
+        (Plain(), True, "ratio"),
         (Said(), True, None),
         (Mixed(), False, None),
         (ChannelDecay(), False, None),

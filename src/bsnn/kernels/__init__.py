@@ -24,6 +24,7 @@ _BACKENDS = {  # from the slowest to the fastest
     "reference": _Backend(fuses=False, module=None),
     "fused": _Backend(fuses=True, module=None),
     "cpu": _Backend(fuses=True, module="bsnn.kernels.cpu"),
+    "triton": _Backend(fuses=True, module="bsnn.kernels.triton"),
 }
 
 _name: str | None = None
@@ -41,10 +42,11 @@ def backend(name: str | None = None) -> str | AbstractContextManager[None]:
     """Says or sets what computes a network.
 
     From the slowest to the fastest: `"reference"` (plain torch modules), `"fused"` (one step for BatchNorm, neurons and
-    pooling, on any device), `"cpu"` (that step and synapses in C). Each hands tensors that it does not support to the
-    next slower one. The default is the fastest that was built, or what the environment variable `BSNN_BACKEND` says. A
-    choice holds for all threads of the process, from the call on or, as a context manager, within it; a backward pass
-    belongs in the same block as its forward pass.
+    pooling, on any device), `"cpu"` (that step and synapses in C), `"triton"` (that step, weights and flips on a GPU).
+    Each hands tensors that it does not support to the next slower one, so `"triton"` leaves those on a CPU to C. The
+    default is the fastest that was found, or what the environment variable `BSNN_BACKEND` says. A choice holds for all
+    threads of the process, from the call on or, as a context manager, within it; a backward pass belongs in the same
+    block as its forward pass.
 
     Args:
         name: What to set; None only asks.
@@ -66,6 +68,11 @@ def backend(name: str | None = None) -> str | AbstractContextManager[None]:
 def fuses() -> bool:
     """Whether BatchNorm, neurons and pooling may be computed as one step."""
     return _BACKENDS[_current()].fuses
+
+
+def is_interpreted() -> bool:
+    """Whether Triton is told to run kernels on a CPU, slowly, as a test of them."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def modules() -> list[ModuleType]:
@@ -108,8 +115,9 @@ def _set(name: str) -> None:
     if not isinstance(name, str) or name not in _BACKENDS:
         raise UserError(f"backend: received {name!r}; expected one of {', '.join(_BACKENDS)}.")
     if not _is_available(name):
+        how = "install triton, and use a GPU" if name == "triton" else "install bsnn again where there is a C compiler"
         raise UserError(
-            f"backend: {name!r} was not built; install bsnn again where there is a C compiler, or choose "
+            f"backend: {name!r} was not {'found' if name == 'triton' else 'built'}; {how}, or choose "
             f"{', '.join(other for other in _BACKENDS if _is_available(other))}."
         )
     _name = name

@@ -1,4 +1,4 @@
-"""A time step of a layer of neurons in torch, on any device: a few samples at a time.
+"""A time step of a layer of neurons in torch on a CPU: a few samples at a time.
 
 So what lies between two operations stays in the cache. C (`_neurons`) computes the same to the bit where it can.
 """
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bsnn.kernels._normed import NormedNeurons
 from bsnn.kernels.bits import pack, silent
 from bsnn.kernels.images import channels_as_rows, halved_images
 from bsnn.kernels.operations import Neuron
@@ -17,7 +18,7 @@ from bsnn.kernels.operations import Neuron
 _CHUNK = 1 << 17
 
 
-class ChunkedNeurons:
+class ChunkedNeurons(NormedNeurons):
     """See `operations.NeuronKernel`.
 
     Args:
@@ -32,7 +33,7 @@ class ChunkedNeurons:
         self._pooled = pooled
 
     def fire(self, x: Tensor, membrane: Tensor, trace: Tensor | None) -> tuple[Tensor, Tensor | None, Sequence[Tensor]]:
-        """See `operations.NeuronKernel`."""
+        """See `NormedNeurons`."""
         neuron, packed = self._neuron, []
         spikes = halved_images(x) if self._pooled else torch.empty_like(x)
         sent_trace = torch.empty_like(spikes) if trace is not None and self._pooled else trace
@@ -64,7 +65,7 @@ class ChunkedNeurons:
     def through(
         self, sent: Tensor, membrane: Tensor, bits: Sequence[Tensor], current: Tensor | None, mean: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `operations.NeuronKernel`."""
+        """See `NormedNeurons`."""
         neuron, work, gradient = self._neuron, _workspace(membrane), torch.empty_like(membrane)
         sums = products = torch.zeros((), dtype=torch.float64, device=gradient.device)
         for chunk, packed in zip(_chunks(membrane), bits, strict=True):
@@ -82,7 +83,7 @@ class ChunkedNeurons:
         return gradient, sums, products
 
     def through_norm_(self, gradient: Tensor, current: Tensor, scale: Tensor, slope: Tensor, shift: Tensor) -> None:
-        """See `operations.NeuronKernel`."""
+        """See `NormedNeurons`."""
         for chunk in _chunks(gradient):
             rows = channels_as_rows(gradient)[chunk]
             rows.mul_(scale).addcmul_(channels_as_rows(current)[chunk], slope).add_(shift)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bsnn.kernels._library import Function, library_for, run
+from bsnn.kernels._normed import NormedNeurons
 from bsnn.kernels.images import halved_images
 from bsnn.kernels.operations import Neuron
 
@@ -29,7 +30,7 @@ class _NeuronTable(ctypes.Structure):
     ]
 
 
-class Neurons:
+class Neurons(NormedNeurons):
     """See `operations.NeuronKernel`.
 
     Args:
@@ -51,7 +52,7 @@ class Neurons:
         self._table = _NeuronTable(batch, height, width, channels, pooled, number, 0, *constants)
 
     def fire(self, x: Tensor, membrane: Tensor, trace: Tensor | None) -> tuple[Tensor, Tensor | None, Sequence[Tensor]]:
-        """See `operations.NeuronKernel`."""
+        """See `NormedNeurons`."""
         sent, sent_trace = x, trace
         if self._table.pooled:
             sent = halved_images(x)
@@ -73,7 +74,7 @@ class Neurons:
     def through(
         self, sent: Tensor, membrane: Tensor, bits: Sequence[Tensor], current: Tensor | None, mean: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `operations.NeuronKernel`."""
+        """See `NormedNeurons`."""
         gradient, number = torch.empty_like(membrane), torch.get_num_threads()
         sums = gradient.new_zeros(number, 2, self._table.channels, dtype=torch.float64)
         work = gradient.new_empty(number, 2, self._table.channels)
@@ -82,7 +83,7 @@ class Neurons:
         return gradient, total, products
 
     def through_norm_(self, gradient: Tensor, current: Tensor, scale: Tensor, slope: Tensor, shift: Tensor) -> None:
-        """See `operations.NeuronKernel`."""
+        """See `NormedNeurons`."""
         self._run(Function.THROUGH_NORM, gradient, current, scale, slope, shift)
 
     def _run(self, function: Function, *arguments: Tensor | None) -> bool:

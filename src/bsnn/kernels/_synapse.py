@@ -129,13 +129,13 @@ def tile_bytes(batch: int, shape: torch.Size, entering: _Pair, leaving: _Pair, g
     return 4 * max((sum(tiling.room) for tiling in tilings), default=0)
 
 
-def signs(bits: Tensor, number: int, dtype: torch.dtype) -> Tensor | None:
+def signs(bits: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
     """See `operations.signs`."""
     library = library_for(bits, torch.uint8)
     if library is None or dtype != torch.float32:
         return None
-    made = bits.new_empty(number, dtype=dtype)
-    run(library, Function.SIGNS, bits, (ctypes.c_int64 * 1)(number), made)
+    made = bits.new_empty(shape, dtype=dtype)
+    run(library, Function.SIGNS, bits, (ctypes.c_int64 * 1)(made.numel()), made)
     return made
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bsnn import kernels
+from bsnn.kernels import pieces
 from bsnn.kernels.bits import unpack
 
 _Pair = tuple[int, int]
@@ -38,37 +39,76 @@ class Neuron(NamedTuple):
     update_trace: Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
     """The new trace from the past one, spikes, membrane, previous membrane and leak."""
     trace: str | None
-    """Its name if a backend may know it: `"leaky"` or `"none"`."""
+    """Its name if a backend may know it: `"none"`, `"leaky"`, `"ratio"` or `"clamped ratio"`."""
     needs_membrane: bool
     """Whether the trace depends on the membrane."""
+    count_ratios: Callable[[Tensor, Tensor], None] | None = None
+    """Takes note of how many ratios were over the leak, and how many had a denominator."""
+
+
+class Norm(NamedTuple):
+    """BatchNorm before the neurons."""
+
+    weight: Tensor
+    bias: Tensor
+    normalize: Callable[[Tensor, bool], tuple[Tensor, Tensor | None, Tensor | None]]
+    """BN(I), mean and 1/σ of a batch from I, which it may write over if told so; without the two in evaluation."""
+    folded: Callable[[], tuple[Tensor, Tensor]]
+    """Scale and shift of evaluation."""
+    running: tuple[Tensor, Tensor, Tensor] | None
+    """In training, its running mean and variance, and the number of batches."""
+    rate: float | None
+    """Share of a batch in the running statistics; None for one over the number of batches."""
+    eps: float
+
+
+class Saved(NamedTuple):
+    """What the backward pass of a layer of neurons needs besides the membrane and BatchNorm's weight."""
+
+    current: Tensor | None
+    """What entered BatchNorm, as a backend keeps it; None without BatchNorm, or if nothing learns."""
+    bits: Sequence[Tensor]
+    """Spikes."""
+    mean: Tensor | None
+    """Of the batch."""
+    deviation: Tensor | None
+    """1/σ of the batch."""
+
+
+class FlipThreshold(NamedTuple):
+    """A weight flips where W·M > γ sqrt(v + ε), or without v where W·M > γ."""
+
+    gamma: float
+    moment: Tensor | None = None
+    """v, one number in double precision."""
+    eps: float = 0.0
 
 
 class NeuronKernel(Protocol):
     """A layer of neurons on a backend; all tensors have their channels last."""
 
-    overwrites: bool
-    """Whether `fire` writes spikes over the currents."""
+    def forward(
+        self, current: Tensor, membrane: Tensor, trace: Tensor | None, norm: Norm | None, *, learning: bool, spare: bool
+    ) -> tuple[Tensor, Tensor | None, Saved]:
+        """Normalizes, and moves membrane and trace one step on, in place.
 
-    def fire(self, x: Tensor, membrane: Tensor, trace: Tensor | None) -> tuple[Tensor, Tensor | None, Sequence[Tensor]]:
-        """Moves membrane and trace one step on, in place.
+        Args:
+            current: What enters.
+            membrane: Of the neurons; written to.
+            trace: Of their spikes; written to.
+            norm: BatchNorm before them.
+            learning: Whether `backward` will be called.
+            spare: Whether the current may be written over.
 
         Returns:
-            The spikes and the trace that are sent on, and the spikes as bits, which `through` is given again.
+            The spikes and the trace that are sent on, and what `backward` needs.
         """
         ...
 
-    def keep(self, current: Tensor) -> Tensor:
-        """What `through` must be given of a current, in less room if possible."""
-        ...
-
-    def through(
-        self, sent: Tensor, membrane: Tensor, bits: Sequence[Tensor], current: Tensor | None, mean: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """∂L/∂u from the gradient of what was sent on; its sums and those of its product with I − mean, per channel."""
-        ...
-
-    def through_norm_(self, gradient: Tensor, current: Tensor, scale: Tensor, slope: Tensor, shift: Tensor) -> None:
-        """Replaces ∂L/∂BN(I) by ∂L/∂I = scale · ∂L/∂BN(I) + slope · I + shift."""
+    def backward(
+        self, sent: Tensor, membrane: Tensor, weight: Tensor | None, saved: Saved
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """∂L/∂I from the gradient of what was sent on, and the gradients of BatchNorm's weight and bias."""
         ...
 
 
@@ -111,10 +151,58 @@ def neurons(x: Tensor, neuron: Neuron, pooled: bool) -> NeuronKernel | None:
     return _first("neurons", x, neuron, pooled)
 
 
-def signs(bits: Tensor, number: int, dtype: torch.dtype) -> Tensor:
-    """As `unpack`, faster if a backend can."""
-    made = _first("signs", bits, number, dtype)
-    return unpack(bits, number, dtype) if made is None else made
+def signs(bits: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """The signs of weights of `shape`, in the order in memory that a backend's convolutions prefer."""
+    made = _first("signs", bits, shape, dtype)
+    return unpack(bits, shape.numel(), dtype).view(shape) if made is None else made
+
+
+def folded(weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: float) -> tuple[Tensor, Tensor] | None:
+    """Scale and shift of BatchNorm in evaluation, computed in double precision."""
+    return _first("folded", weight, bias, mean, variance, eps)
+
+
+def mean_square(gradient: Tensor, refused: Tensor) -> Tensor:
+    """The mean of a gradient's squares, in double precision; on a GPU, 0 if it is not finite, so that sums stay so.
+
+    Args:
+        gradient: The gradient.
+        refused: One number on its device, 0 as long as every gradient was finite and NaN from then on; added to.
+    """
+    made = _first("mean_square", gradient, refused)
+    if made is None:
+        made = pieces.mean_square(gradient)
+        if pieces.is_whole(gradient):
+            refused.add_(made, alpha=0)
+            made.nan_to_num_(0, 0, 0)
+    return made
+
+
+def fold(gradient: Tensor, stored: dict[str, Any], refused: Tensor, rate: float, adding: bool, seed: Any) -> bool:
+    """Takes a gradient into a momentum, unless one was refused; returns whether a backend could.
+
+    Args:
+        gradient: In the order of the weights.
+        stored: `momentum` and, in eight bits, `scales`; written to.
+        refused: See `mean_square`.
+        rate: M ← M + rate · (G − M).
+        adding: M ← M + rate · G instead.
+        seed: Called for the seed of the rounding, if it is rounded.
+    """
+    return _first("fold", gradient, stored, refused, rate, adding, seed) or False
+
+
+def flip(bits: Tensor, number: int, stored: dict[str, Any], threshold: FlipThreshold, refused: Tensor) -> Tensor | None:
+    """Turns the bits of the weights that flip, unless a gradient was refused; returns how many there were.
+
+    Args:
+        bits: The weights; written to.
+        number: How many they are.
+        stored: Their momentum; see `fold`.
+        threshold: Above which W·M flips them.
+        refused: See `mean_square`.
+    """
+    return _first("flip", bits, number, stored, threshold, refused)
 
 
 def _first(operation: str, *arguments: Any) -> Any:

@@ -5,18 +5,29 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from bsnn import kernels
+
 # Elements of a piece: one megabyte in single precision.
 _PIECE = 1 << 18
 
 
-def pieces(number: int) -> Iterator[slice]:
-    """Cuts `number` elements into slices; all but the last hold a multiple of 256.
+def is_whole(x: Tensor) -> bool:
+    """Whether work on a tensor is not cut up, and its numbers are not read: on a GPU, both would make it wait.
+
+    Tensors that Triton's interpreter works on are treated likewise, so that it can be tested.
+    """
+    return x.device.type != "cpu" or (kernels.is_interpreted() and kernels.backend() == "triton")
+
+
+def pieces(number: int, whole: bool = False) -> Iterator[slice]:
+    """Cuts `number` elements into slices, all but the last of a multiple of 256; into one if they are to stay whole.
 
     Example:
         >>> list(pieces(300_000))
         [slice(0, 262144, None), slice(262144, 300000, None)]
     """
-    return (slice(start, min(start + _PIECE, number)) for start in range(0, number, _PIECE))
+    size = max(1, number) if whole else _PIECE
+    return (slice(start, min(start + size, number)) for start in range(0, number, size))
 
 
 def mean_square(x: Tensor) -> Tensor:
@@ -26,5 +37,7 @@ def mean_square(x: Tensor) -> Tensor:
         >>> mean_square(torch.tensor([3.0, 4.0]))
         tensor(12.5000, dtype=torch.float64)
     """
+    if is_whole(x):
+        return torch.linalg.vector_norm(x, dtype=torch.float64).square_().div_(x.numel())
     parts = (part.double() for part in x.reshape(-1).split(_PIECE >> 2))
     return torch.stack([part.dot(part) for part in parts]).sum() / x.numel()

@@ -8,8 +8,7 @@ with the spikes as bits, and the current that the synapse made. Everything else 
 Legend: u membrane, s spikes, â trace, I current, λ leak, μ trace factor, V_th threshold.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,22 +16,14 @@ from torch.autograd.function import once_differentiable
 
 from bsnn.kernels import operations
 from bsnn.kernels._chunked import ChunkedNeurons
+from bsnn.kernels._whole import WholeNeurons
 from bsnn.kernels.images import channels_last
 from bsnn.kernels.memory import give_back_free_memory
-from bsnn.kernels.operations import Neuron, NeuronKernel
-from bsnn.kernels.torch_internals import is_view
+from bsnn.kernels.operations import Neuron, NeuronKernel, Norm, Saved
+from bsnn.kernels.pieces import is_whole
 
 # Bytes of a tensor from which on giving memory back is worth its time.
 _LARGE = 1 << 24
-
-
-class Norm(NamedTuple):
-    """BatchNorm before the neurons."""
-
-    weight: Tensor
-    bias: Tensor
-    normalize: Callable[[Tensor, bool], tuple[Tensor, Tensor | None, Tensor | None]]
-    """BN(I), mean and 1/σ of a batch from I, which it may write over if told so; without the two in evaluation."""
 
 
 def step(
@@ -61,33 +52,15 @@ def step(
     """
     learning = torch.is_grad_enabled()
     with torch.no_grad():
-        kernel = operations.neurons(current, neuron, pooled) or ChunkedNeurons(neuron, pooled)
-        normal, mean, deviation, kept = current, None, None, None
-        spare = spare and kernel.overwrites and not is_view(current)
-        if norm is not None and learning:
-            kept = kernel.keep(current.detach() if kernel.overwrites else current)
-            spare = spare and kept.dtype != current.dtype
-        if norm is not None:
-            normal, mean, deviation = norm.normalize(current, spare)
-        elif kernel.overwrites:
-            normal = current.clone()
-        spikes, sent_trace, bits = kernel.fire(normal, membrane, trace)
-        del normal
+        kernel = operations.neurons(current, neuron, pooled)
+        if kernel is None:
+            kernel = (WholeNeurons if is_whole(current) else ChunkedNeurons)(neuron, pooled)
+        spikes, sent_trace, saved = kernel.forward(current, membrane, trace, norm, learning=learning, spare=spare)
     if learning:
         weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
-        saved = _Saved(kernel, bits, mean, deviation)
-        spikes: Any = _Backward.apply(current, weight, bias, spikes, kept, membrane, saved)
+        rest = saved._replace(current=None)
+        spikes: Any = _Backward.apply(current, weight, bias, spikes, saved.current, membrane, (kernel, rest))
     return spikes, sent_trace
-
-
-class _Saved(NamedTuple):
-    """What backward needs beside the current and the membrane."""
-
-    kernel: NeuronKernel
-    bits: Sequence[Tensor]
-    mean: Tensor | None
-    deviation: Tensor | None
-    """1/σ, as BatchNorm keeps it."""
 
 
 class _Backward(torch.autograd.Function):
@@ -102,10 +75,10 @@ class _Backward(torch.autograd.Function):
         spikes: Tensor,
         kept: Tensor | None,
         membrane: Tensor,
-        saved: _Saved,
+        rest: tuple[NeuronKernel, Saved],
     ) -> Tensor:
         ctx.save_for_backward(kept, membrane, weight)
-        ctx.saved = saved
+        ctx.rest = rest
         return spikes
 
     @staticmethod
@@ -114,28 +87,9 @@ class _Backward(torch.autograd.Function):
         current, membrane, weight = ctx.saved_tensors
         # Hooks on saved tensors may have changed their memory order.
         membrane, current = channels_last(membrane), None if current is None else channels_last(current)
-        saved: _Saved = ctx.saved
         if membrane.nbytes >= _LARGE and membrane.device.type == "cpu":
             # Here memory is at its peak, and what later layers have freed is in pieces too small for this one.
             give_back_free_memory()
+        kernel, saved = ctx.rest
         grad = channels_last(grad_outputs[0])
-        gradient, sums, products = saved.kernel.through(grad, membrane, saved.bits, current, saved.mean)
-        if current is None:
-            return gradient, *[None] * 6
-        assert saved.deviation is not None
-        grad_weight = products * saved.deviation
-        _through_norm_(saved, gradient, current, weight, grad_weight, sums)
-        return gradient, grad_weight.to(weight.dtype), sums.to(weight.dtype), *[None] * 4
-
-
-def _through_norm_(
-    saved: _Saved, gradient: Tensor, current: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
-) -> None:
-    """Replaces ∂L/∂BN(I) by ∂L/∂I."""
-    assert saved.mean is not None
-    assert saved.deviation is not None
-    count = gradient.numel() // len(saved.mean)
-    scale = weight * saved.deviation
-    slope = (scale * saved.deviation * grad_weight / -count).to(scale.dtype)
-    shift = (scale * grad_bias / -count - slope * saved.mean).to(scale.dtype)
-    saved.kernel.through_norm_(gradient, current, scale, slope, shift)
+        return *kernel.backward(grad, membrane, weight, saved._replace(current=current)), *[None] * 4

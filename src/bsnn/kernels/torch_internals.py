@@ -3,7 +3,7 @@
 No other module of training touches a name of torch that begins with an underscore.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -97,6 +97,30 @@ def backward_pass() -> int | None:
 def after_backward_pass(call: Callable[[], None]) -> None:
     """Calls a function at the end of the backward pass that is running; distributed training uses the same hook."""
     torch.autograd.Variable._execution_engine.queue_callback(call)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def largest(tensors: Sequence[Tensor]) -> Tensor:
+    """The largest magnitude in any of the tensors, NaN if there is one; `get_total_norm` takes a launch for each."""
+    norms = torch._foreach_norm(list(tensors), torch.inf)  # pyright: ignore[reportPrivateImportUsage]
+    return torch.stack(norms).amax()
+
+
+def can_skip_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer can leave its parameters alone if a number on their device says so: one with `fused=True`.
+
+    `torch.amp.GradScaler` asks and tells it in the same way; there is no public question for it.
+    """
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def step_unless(optimizer: torch.optim.Optimizer, refused: Tensor) -> None:
+    """An update by an optimizer that does nothing if `refused`, on its device, is true; see `can_skip_step`."""
+    own: Any = optimizer
+    own.found_inf, own.grad_scale = refused.float(), None
+    try:
+        optimizer.step()
+    finally:
+        del own.found_inf, own.grad_scale
 
 
 class OwnStorage(nn.Module):

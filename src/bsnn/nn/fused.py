@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bsnn import kernels
 from bsnn.kernels import operations
 from bsnn.kernels.images import channels_last
-from bsnn.kernels.step import Norm, step
+from bsnn.kernels.step import step
 from bsnn.kernels.torch_internals import forward_hooks, has_other_hooks, uncompiled
 from bsnn.nn.claims import claim, is_elementwise
 from bsnn.nn.neuron import LIF, LIFState, Neuron, SoftResetNeuron, SpikeCount, Stateful, check_state
@@ -170,7 +170,7 @@ def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) 
         spare: Whether nobody else sees the current, so that it may be written over.
     """
     current, pooled = channels_last(current), run.pool is not None
-    norm = None if run.norm is None else Norm(run.norm.weight, run.norm.bias, partial(_normalize, run.norm))
+    norm = None if run.norm is None else _as_numbers(run.norm)
     with torch.no_grad():
         membrane, trace = _own_state(current, state, run.neuron)
     spikes, sent_trace = step(current, membrane, trace, as_numbers(run.neuron), norm, pooled=pooled, spare=spare)
@@ -183,6 +183,7 @@ def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) 
 def as_numbers(neuron: SoftResetNeuron) -> operations.Neuron:
     """A layer's neuron as kernels know it."""
     surrogate, rule = neuron.surrogate, neuron.gradient
+    trace = claim(type(rule), "kernel")
     return operations.Neuron(
         leak=neuron.leak,
         threshold=neuron.threshold,
@@ -190,9 +191,22 @@ def as_numbers(neuron: SoftResetNeuron) -> operations.Neuron:
         surrogate=claim(type(surrogate), "kernel"),
         parameter=getattr(surrogate, "parameter", 0.0),
         update_trace=rule.trace,
-        trace=claim(type(rule), "kernel"),
+        trace=f"clamped {trace}" if trace == "ratio" and getattr(rule, "clamp", False) else trace,
         needs_membrane=rule.needs_membrane,
+        count_ratios=getattr(rule, "count", None),
     )
+
+
+def _as_numbers(norm: BatchNorm1d | BatchNorm2d) -> operations.Norm:
+    """BatchNorm as kernels know it."""
+    running = None
+    if norm.training:
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert norm.num_batches_tracked is not None
+        running = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    normalize = partial(_normalize, norm)
+    return operations.Norm(norm.weight, norm.bias, normalize, norm.folded, running, norm.momentum, norm.eps)
 
 
 def _normalize(

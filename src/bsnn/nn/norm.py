@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
 from bsnn.errors import UserError
+from bsnn.kernels import operations
 from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.neuron import evaluating
 
@@ -80,6 +81,10 @@ class _Folded(nn.Module):
             raise UserError(
                 "folded: this BatchNorm keeps no running statistics; build it with track_running_stats=True."
             )
+        if self.weight is not None and self.bias is not None:
+            made = operations.folded(self.weight, self.bias, self.running_mean, self.running_var, self.eps)
+            if made is not None:
+                return made
         mean, deviation = self.running_mean.double(), (self.running_var.double() + self.eps).sqrt()
         scale = 1 / deviation if self.weight is None else self.weight.double() / deviation
         shift = -mean * scale if self.bias is None else self.bias.double() - mean * scale

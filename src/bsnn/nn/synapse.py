@@ -118,7 +118,7 @@ class _Synapse(torch.autograd.Function):
 
 
 def _dense(weight: Tensor, bits: Tensor | None) -> Tensor:
-    return weight if bits is None else operations.signs(bits, weight.numel(), weight.dtype).view(weight.shape)
+    return weight if bits is None else operations.signs(bits, weight.shape, weight.dtype)
 
 
 class _Binarize(torch.autograd.Function):

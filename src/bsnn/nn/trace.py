@@ -83,7 +83,7 @@ class GradientRule:
         detach_reset: Whether the reset passes no gradient on to the spike that caused it.
         elementwise: Whether `trace` treats every neuron by itself. Then the fused step may hand it a part of the batch,
             with channels as the last axis; any other rule sees the whole layer, `[batch, channels, ...]`.
-        kernel: The trace's name in `bsnn.kernels` if C computes it too.
+        kernel: The trace's name in `bsnn.kernels` if some backend computes it too.
     """
 
     has_trace = True
@@ -143,6 +143,7 @@ class NDOT(GradientRule):
     """
 
     elementwise = True
+    kernel = "ratio"
 
     def __init__(self, clamp: bool = True) -> None:
         self.clamp = clamp
@@ -158,9 +159,13 @@ class NDOT(GradientRule):
         """μ[t], safe where the previous membrane is zero."""
         defined = previous != 0
         ratio = torch.where(defined, membrane / torch.where(defined, previous, 1.0), leak)
-        self._saturated = self._saturated + (ratio.abs() > leak).sum()
-        self._ratios = self._ratios + defined.sum()
+        self.count((ratio.abs() > leak).sum(), defined.sum())
         return ratio.clamp(-leak, leak) if self.clamp else ratio
+
+    def count(self, saturated: Tensor, ratios: Tensor) -> None:
+        """Adds to what `saturation` is the share of."""
+        self._saturated = self._saturated + saturated
+        self._ratios = self._ratios + ratios
 
     def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
         """â[t] = μ[t] â[t−1] + s[t]."""

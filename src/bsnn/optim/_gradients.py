@@ -1,17 +1,19 @@
 """How gradients reach a flip optimizer: from `.grad`, or, within `folding`, straight from the backward pass."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from bsnn.errors import UserError
-from bsnn.kernels.pieces import mean_square
+from bsnn.kernels import pieces
+from bsnn.kernels.operations import mean_square
+from bsnn.kernels.pieces import is_whole
 from bsnn.nn.bits import BinaryParameter
 
 # What belongs to an unfinished sequence or to this very object, and is no part of its copies.
-_NOT_COPIED = {"_accumulated", "_accumulated_times", "_folded", "_handles", "_refused"}
+_NOT_COPIED = {"_answers", "_accumulated", "_accumulated_times", "_folded", "_handles", "_refusals", "_refused"}
 
 
 class NotFinite(UserError):
@@ -26,8 +28,71 @@ class GradientOptimizer(Optimizer):
 
     _handles: tuple[Any, ...] = ()
 
+    defers: ClassVar[bool] = False
+    """Whether what the rule observes goes through `accepted`, so that on a GPU nobody waits for a gradient's check."""
+
     def _fold(self, group: dict[str, Any], parameter: BinaryParameter, gradient: Tensor) -> None:
         raise NotImplementedError
+
+    def refusal(self, device: torch.device) -> Tensor:
+        """One number on a device: 0 as long as every gradient was finite, and NaN from then on."""
+        if device not in self._refusals:
+            self._refusals[device] = torch.zeros((), dtype=torch.float64, device=device)
+        return self._refusals[device]
+
+    def refusals(self) -> list[Tensor]:
+        """`refusal` of each GPU in use."""
+        return [number for number in self._refusals.values() if is_whole(number)]
+
+    def _measured(self, gradient: Tensor) -> Tensor:
+        """The mean square of a gradient, which is 0 if the gradient is refused on its own device."""
+        self._answers.clear()
+        return mean_square(gradient, self.refusal(gradient.device))
+
+    def _is_finite(self, square: Tensor) -> bool:
+        """Whether a gradient is, as far as the host is to know: on a GPU, the check is deferred if the rule allows it.
+
+        Args:
+            square: As `_measured` returns it.
+        """
+        if is_whole(square):
+            return self.defers or bool(self.refusal(square.device) == 0)
+        return bool(square.isfinite())
+
+    def accepted(self, new: Tensor, old: Tensor) -> Tensor:
+        """What is new or, if a gradient on a GPU was refused and the host does not know it yet, what was before."""
+        if not (is_whole(new) and self.defers):
+            return new
+        return torch.where(self._accepting(new.device), new, old)
+
+    def accepted_rate(self, rate: float, like: Tensor) -> float | Tensor:
+        """A rate, in the same way: on a GPU a number there that is 0 if a gradient was refused."""
+        if not (is_whole(like) and self.defers):
+            return rate
+        if (like.device, rate) not in self._answers:
+            self._answers[like.device, rate] = self._accepting(like.device).double() * rate
+        return self._answers[like.device, rate]
+
+    def _accepting(self, device: torch.device) -> Tensor:
+        if (device, None) not in self._answers:
+            self._answers[device, None] = self.refusal(device) == 0
+        return self._answers[device, None]
+
+    def check_refused(self) -> None:
+        """Raises `NotFinite` if a gradient on a GPU was not finite; waits for it.
+
+        A GPU checks gradients itself: from the first bad one on, neither momentum nor weights change, and it is here
+        that the host learns of it. `flip_counts`, `flip_ratio` and `state_dict` ask too.
+        """
+        refused = [number.device for number in self.refusals() if bool(number != 0)]
+        if refused:
+            self._take_folded()
+            self._start_sequence()
+            raise NotFinite(
+                f"{type(self).__name__}: a gradient on {refused[0]} held NaN or infinite values since this was last "
+                "asked; expected finite ones. No weight was flipped since, and it is not in the momentum. Look for a "
+                "loss that overflows or for bad inputs, then call zero_grad()."
+            )
 
     def _start_sequence(self) -> None:
         self._accumulated: set[BinaryParameter] = set()
@@ -35,6 +100,9 @@ class GradientOptimizer(Optimizer):
         # Mean squares of the gradients that are in the momentum and wait for their time step to end.
         self._folded: dict[BinaryParameter, Tensor] = {}
         self._refused: BinaryParameter | None = None
+        self._refusals: dict[torch.device, Tensor] = {}
+        # Whether gradients were accepted since the last was measured, and rates that are 0 if not; on each device.
+        self._answers: dict[tuple[torch.device, float | None], Tensor] = {}
 
     def _everything(self) -> list[tuple[dict[str, Any], BinaryParameter]]:
         return [(group, parameter) for group in self.param_groups for parameter in group["params"]]
@@ -108,8 +176,8 @@ class GradientOptimizer(Optimizer):
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return  # a hook has taken it away
-        square = mean_square(gradient)
-        if self._refused is None and not square.isfinite():
+        square = self._measured(gradient)
+        if self._refused is None and not self._is_finite(square):
             self._refused = parameter
         if self._refused is None:
             group = next(g for g in self.param_groups if any(p is parameter for p in g["params"]))
@@ -119,7 +187,8 @@ class GradientOptimizer(Optimizer):
     def check_finite(self) -> None:
         """Raises `NotFinite` if `step` would, so that several optimizers can be asked before any of them steps."""
         given = [p for _, p in self._everything() if p not in self._folded and p.grad is not None]
-        self._refuse([p for p in given if p.grad is not None and not mean_square(p.grad).isfinite()])
+        known = [p for p in given if not (is_whole(p) and self.defers)]
+        self._refuse([p for p in known if p.grad is not None and not pieces.mean_square(p.grad).isfinite()])
 
     def _refuse(self, parameters: list[BinaryParameter]) -> None:
         """Raises `NotFinite` if there are any, or if there was one in the backward pass."""
@@ -144,8 +213,8 @@ class GradientOptimizer(Optimizer):
                 "same parameters have a .grad; expected one or the other. No weight was flipped. Call step() or "
                 "accumulate() after each backward pass."
             )
-        squares |= {p: mean_square(gradient) for _, p, gradient in given}
-        self._refuse([p for _, p, _ in given if not squares[p].isfinite()])
+        squares |= {p: self._measured(gradient) for _, p, gradient in given}
+        self._refuse([p for _, p, _ in given if not self._is_finite(squares[p])])
         for group, parameter, gradient in given:
             self._fold(group, parameter, gradient)
         return [(group, p, squares[p]) for group, p in everything if p in squares]

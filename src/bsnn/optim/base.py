@@ -10,20 +10,32 @@ Legend: M momentum, G gradient.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
+from bsnn.kernels import operations
 from bsnn.kernels.torch_internals import num_writes
 from bsnn.nn.bits import BinaryParameter, signs, unpack
 from bsnn.nn.claims import claim, is_elementwise
 from bsnn.optim._gradients import GradientOptimizer
-from bsnn.optim.momentum import ON_CPU, change_pieces, dense, read_pieces, stored_shape, stored_zeros
+from bsnn.optim.momentum import ON_CPU, change_pieces, dense, move, read_pieces, stored_shape, stored_zeros
 from bsnn.optim.settings import Settings, check_numbers, with_rates
 
 FlipRule = Callable[[Tensor, Tensor], Tensor]
+
+
+class ThresholdRule(NamedTuple):
+    """A flip rule that compares W·M with one number, so that backends can compute it too."""
+
+    flips: FlipRule
+    threshold: operations.FlipThreshold
+
+    def __call__(self, signs: Tensor, momentum: Tensor) -> Tensor:
+        """See `FlipOptimizer.rule`."""
+        return self.flips(signs, momentum)
 
 
 class FlipOptimizer(GradientOptimizer):
@@ -55,6 +67,7 @@ class FlipOptimizer(GradientOptimizer):
         super().__init_subclass__()
         # Decided now, because torch adds a method to the first class of which there is an object.
         cls.elementwise = claim(cls, "elementwise") is True
+        cls.defers = claim(cls, "defers") is True
 
     def __init__(self, params: Any, defaults: dict[str, Any], *, momentum_bits: int = 32) -> None:
         if type(self).rule is FlipOptimizer.rule:
@@ -114,8 +127,13 @@ class FlipOptimizer(GradientOptimizer):
 
     @property
     def flip_counts(self) -> list[int]:
-        """Weights that flipped in the last update, parameter by parameter."""
-        return [int(self._flips.get(p, 0)) for _, p in self._everything()]
+        """Weights that flipped in the last update, parameter by parameter; on a GPU, asking waits for it."""
+        self.check_refused()
+        return [int(self.flipped(parameter)) for _, parameter in self._everything()]
+
+    def flipped(self, parameter: BinaryParameter) -> Tensor | int:
+        """How many weights of a parameter flipped in the last update, as a number on its device, without a wait."""
+        return self._flips.get(parameter, 0)
 
     @property
     def flip_ratio(self) -> float:
@@ -209,15 +227,26 @@ class FlipOptimizer(GradientOptimizer):
         if group["initial_momentum"] and not self.state[parameter]["momentum"].any():
             self.set_momentum(parameter, signs(parameter) * -group["initial_momentum"])
         rate, adding, flat = group["one_minus_beta1"], parameter in self._accumulated, gradient.reshape(-1)
+        stored, refusal = self.state[parameter], self.refusal(gradient.device)
+        move(stored, parameter)
+        if operations.fold(flat, stored, refusal, rate, adding, lambda: self._next_seed(parameter)):
+            return
 
         def change(momentum: Tensor, place: slice) -> None:
             part = flat[place].to(momentum.dtype)
+            part = self.accepted(part, torch.zeros_like(part) if adding else momentum)
             _ = momentum.add_(part, alpha=rate) if adding else momentum.lerp_(part, rate)
 
         self._change_momentum(parameter, change)
 
     def _flip(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> None:
         rule = self.rule(group, parameter, t)
+        if isinstance(rule, ThresholdRule):
+            stored, refusal = self.state[parameter], self.refusal(parameter.device)
+            flipped = operations.flip(parameter.bits, parameter.numel(), stored, rule.threshold, refusal)
+            if flipped is not None:
+                self._flips[parameter] = flipped
+                return
         count = torch.zeros((), dtype=torch.int64, device=parameter.device)
         for start, values, momentum in self._parts(parameter):
             written = num_writes(momentum)
@@ -233,6 +262,7 @@ class FlipOptimizer(GradientOptimizer):
                     f"{type(self).__name__}: its rule returned {kind}; expected torch.bool of shape "
                     f"{tuple(momentum.shape)}, true where a weight flips."
                 )
+            flips = self.accepted(flips, torch.zeros_like(flips))
             parameter.flip_(flips, start)
             count += flips.count_nonzero()
         self._flips[parameter] = count
@@ -285,6 +315,7 @@ class FlipOptimizer(GradientOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Settings, momentum and second moments; see `torch.optim.Optimizer.state_dict`."""
         self._check_finished("state_dict")
+        self.check_refused()
         return super().state_dict()
 
     @torch.no_grad()

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bsnn.errors import UserError
+from bsnn.kernels.pieces import is_whole
+from bsnn.kernels.torch_internals import can_skip_step, largest, step_unless
 from bsnn.optim._folding import folding
 from bsnn.optim._gradients import NotFinite
 from bsnn.optim.base import FlipOptimizer
@@ -80,16 +82,24 @@ class Updates:
         for parameter, total in self._sums.items():
             parameter.grad = total
         self._sums = {}
+        deferring = next((optimizer for optimizer in self._flip if optimizer.defers), None)
+        deferred = {o: _refusal(o) for o in self._ordinary if deferring is not None and _can_defer(o)}
         for optimizer in self._ordinary:
-            _check_finite(optimizer)
+            if optimizer not in deferred:
+                _check_finite(optimizer)
         for optimizer in self._flip:
             optimizer.check_finite()
             if t is not None:
                 optimizer.checked_time(t)
+            for refusal in [*deferred.values(), *(r for o in self._flip if o is not optimizer for r in o.refusals())]:
+                optimizer.refusal(refusal.device).add_(refusal)
         for optimizer in self._flip:
             optimizer.step(t=t)
         for optimizer in self._ordinary:
-            optimizer.step()
+            if optimizer in deferred and deferring is not None:
+                step_unless(optimizer, deferring.refusal(deferred[optimizer].device) != 0)
+            else:
+                optimizer.step()
         for optimizer in [*self._flip, *self._ordinary]:
             optimizer.zero_grad()
 
@@ -101,6 +111,18 @@ class Updates:
 def _parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
     """The parameters of all optimizers, each once."""
     return list(dict.fromkeys(p for o in optimizers for group in o.param_groups for p in group["params"]))
+
+
+def _can_defer(optimizer: Optimizer) -> bool:
+    """Whether nobody need wait to know if all gradients of an optimizer are finite."""
+    given = [p for p in _parameters([optimizer]) if p.grad is not None]
+    return bool(given) and can_skip_step(optimizer) and all(is_whole(p) for p in given)
+
+
+def _refusal(optimizer: Optimizer) -> Tensor:
+    """0 if all gradients of an optimizer are finite, else NaN; on their device."""
+    gradients = [p.grad for p in _parameters([optimizer]) if p.grad is not None]
+    return largest(gradients).double().mul_(0)
 
 
 def _check_finite(optimizer: Optimizer) -> None:

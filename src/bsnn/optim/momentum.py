@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bsnn.kernels.pieces import pieces
+from bsnn.kernels.pieces import is_whole, pieces
 
 BLOCK = 256
 _LEVELS = 127
@@ -89,7 +89,7 @@ def dense(stored: Stored, shape: torch.Size) -> Tensor:
 
 def read_pieces(stored: Stored, number: int) -> Iterator[tuple[slice, Tensor]]:
     """The momentum of `number` weights, flat, piece by piece, and where each piece lies."""
-    for place in pieces(number):
+    for place in pieces(number, is_whole(stored["momentum"])):
         if "scales" in stored:
             blocks = slice(place.start // BLOCK, math.ceil(place.stop / BLOCK))
             whole = slice(place.start, blocks.stop * BLOCK)
@@ -109,21 +109,27 @@ def change_pieces(
         change: Given a piece and its place.
         seed: Called for the seed of the rounding, if it is rounded.
     """
-    # The network may have been moved or cast since: `to` does nothing otherwise.
-    stored["momentum"] = stored["momentum"].to(weights.device)
+    move(stored, weights)
     if "scales" not in stored:
-        stored["momentum"] = stored["momentum"].to(_wide(weights))
         change(stored["momentum"].view(-1), slice(0, weights.numel()))
         return
-    stored["scales"] = stored["scales"].to(weights.device)
     codes, scales = stored["momentum"], stored["scales"]
     random = torch.Generator(weights.device).manual_seed(seed())
-    for place in pieces(weights.numel()):
+    for place in pieces(weights.numel(), is_whole(codes)):
         blocks = slice(place.start // BLOCK, math.ceil(place.stop / BLOCK))
         whole = slice(place.start, blocks.stop * BLOCK)
         values = decode(codes[whole], scales[blocks])
         change(values[: place.stop - place.start], place)
         codes[whole], scales[blocks] = encode(values, random)
+
+
+def move(stored: Stored, weights: Tensor) -> None:
+    """Takes a momentum to where its weights are; the network may have been moved or cast since."""
+    stored["momentum"] = stored["momentum"].to(weights.device)
+    if "scales" in stored:
+        stored["scales"] = stored["scales"].to(weights.device)
+    else:
+        stored["momentum"] = stored["momentum"].to(_wide(weights))
 
 
 def _wide(weights: Tensor) -> torch.dtype:

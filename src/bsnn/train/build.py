@@ -146,9 +146,12 @@ def _real_optimizer(config: Config, parameters: list[nn.Parameter]) -> Optimizer
             for part, decay in ((decaying, config.weight_decay), (others, 0.0))
             if part
         ]
+    # On a GPU one launch for all, which the GPU itself can skip if a gradient is not finite.
+    fused = True if parameters and all(parameter.is_cuda for parameter in parameters) else None
     if config.real_optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=0.0)
-    return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.sgd_momentum, nesterov=config.nesterov)
+        return torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=0.0, fused=fused)
+    momentum, nesterov = config.sgd_momentum, config.nesterov
+    return torch.optim.SGD(groups, lr=config.learning_rate, momentum=momentum, nesterov=nesterov, fused=fused)
 
 
 class Span(NamedTuple):

@@ -136,6 +136,8 @@ class Trainer:
         self.history: list[EpochMetrics] = []
         self._places = {parameter: place for place, parameter in enumerate(self._binary.values())}
         self.tally = Tally(flips=[0] * len(self._binary))
+        # Of the batch at work, on their device.
+        self._flips: dict[BinaryParameter, Tensor | int] = {}
 
     @property
     def frames(self) -> int | None:
@@ -179,10 +181,18 @@ class Trainer:
 
     def _count_flips(self, flip: Optimizer, *_: Any) -> None:
         assert isinstance(flip, FlipOptimizer)
-        parameters = (p for group in flip.param_groups for p in group["params"])
-        for parameter, count in zip(parameters, flip.flip_counts, strict=True):
-            self.tally.flips[self._places[parameter]] += count
+        for parameter in (p for group in flip.param_groups for p in group["params"]):
+            self._flips[parameter] = self._flips.get(parameter, 0) + flip.flipped(parameter)
         self.tally.flip_updates += flip is self.flip
+
+    def _tally_flips(self) -> None:
+        """Takes the flips of a batch from the device, once for all of its time steps."""
+        for flip in self.optimizers:
+            if isinstance(flip, FlipOptimizer):
+                flip.check_refused()
+        for parameter, count in self._flips.items():
+            self.tally.flips[self._places[parameter]] += int(count)
+        self._flips = {}
 
     def stop(self, reason: str) -> None:
         """Ends training after this epoch; for callbacks.
@@ -228,6 +238,7 @@ class Trainer:
                 outcome = online_update(
                     self.net, frames, loss, self.optimizers, accumulate=accumulate, clip_norm=clip_norm
                 )
+            self._tally_flips()
         except NotFinite as error:
             raise _diverged(f"a gradient in {place}") from error
         for schedule in self.schedules:

@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+from bsnn.kernels.operations import FlipThreshold
 from bsnn.nn.bits import BinaryParameter
-from bsnn.optim.base import FlipOptimizer, FlipRule
+from bsnn.optim.base import FlipOptimizer, FlipRule, ThresholdRule
 from bsnn.optim.settings import check_betas
 
 
@@ -52,6 +53,7 @@ class BSO(FlipOptimizer):
 
     label = "BSO"
     elementwise = True
+    defers = True
 
     def __init__(
         self,
@@ -68,4 +70,4 @@ class BSO(FlipOptimizer):
 
     def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
         """See `FlipOptimizer.rule`."""
-        return partial(bso_flips, gamma=group["gamma"])
+        return ThresholdRule(partial(bso_flips, gamma=group["gamma"]), FlipThreshold(group["gamma"]))

@@ -6,7 +6,6 @@
 Legend: W signs, M momentum, n noise, G gradient, γ gamma.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from bsnn.kernels.pieces import mean_square
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim.base import FlipRule
 from bsnn.optim.rules.bso import BSO
-from bsnn.optim.rules.tbso import tbso_flips
+from bsnn.optim.rules.tbso import tbso_rule
 
 
 class SigmaBSO(BSO):
@@ -44,6 +43,7 @@ class SigmaBSO(BSO):
 
     label = "Sigma-BSO"
     elementwise = True
+    defers = True
 
     def __init__(
         self,
@@ -70,8 +70,9 @@ class SigmaBSO(BSO):
         """See `FlipOptimizer.observe`."""
         state, rate = self.state[parameter], group["one_minus_beta1"]
         kept = 1.0 if parameter in self._accumulated else (1 - rate) ** 2
-        state["noise"] = kept * state["noise"].to(parameter.device) + rate**2 * mean_square
+        noise = state["noise"].to(parameter.device)
+        state["noise"] = self.accepted(kept * noise + rate**2 * mean_square, noise)
 
     def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
         """See `FlipOptimizer.rule`."""
-        return partial(tbso_flips, second_moment=self.state[parameter]["noise"], gamma=group["gamma"], eps=0.0)
+        return tbso_rule(self.state[parameter]["noise"], group["gamma"], eps=0.0)

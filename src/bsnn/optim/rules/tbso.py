@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
+from bsnn.kernels.operations import FlipThreshold
 from bsnn.nn.bits import BinaryParameter
-from bsnn.optim.base import FlipOptimizer, FlipRule
+from bsnn.optim.base import FlipOptimizer, FlipRule, ThresholdRule
 from bsnn.optim.settings import check_betas
 
 
@@ -32,6 +33,12 @@ def tbso_flips(signs: Tensor, momentum: Tensor, second_moment: Tensor, gamma: fl
 def _check_time_steps(time_steps: Any) -> None:
     if not isinstance(time_steps, int) or isinstance(time_steps, bool) or time_steps < 1:
         raise UserError(f"TBSO: received time_steps={time_steps!r}; expected a whole number T ≥ 1.")
+
+
+def tbso_rule(second_moment: Tensor, gamma: float, eps: float) -> ThresholdRule:
+    """The same as what an optimizer returns, for one number v."""
+    flips = partial(tbso_flips, second_moment=second_moment, gamma=gamma, eps=eps)
+    return ThresholdRule(flips, FlipThreshold(gamma, second_moment, eps))
 
 
 class TBSO(FlipOptimizer):
@@ -63,6 +70,7 @@ class TBSO(FlipOptimizer):
 
     label = "T-BSO"
     elementwise = True
+    defers = True
     _bias_correction = False
 
     def __init__(
@@ -127,7 +135,8 @@ class TBSO(FlipOptimizer):
     def observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
         """See `FlipOptimizer.observe`."""
         assert t is not None
-        moments, rate = self._moments(parameter), group["one_minus_beta2"]
+        moments = self._moments(parameter)
+        rate = self.accepted_rate(group["one_minus_beta2"], mean_square)
         moments["second_moment"][t].lerp_(mean_square, rate)
         if "filled" in moments:
             moments["filled"][t] += rate * (1 - moments["filled"][t])
@@ -136,7 +145,7 @@ class TBSO(FlipOptimizer):
         """See `FlipOptimizer.rule`."""
         moments = self.second_moment(parameter)
         moment = moments[sorted(self._accumulated_times)].mean() if t is None else moments[t]
-        return partial(tbso_flips, second_moment=moment, gamma=group["gamma"], eps=group["eps"])
+        return tbso_rule(moment, group["gamma"], group["eps"])
 
     def checked_time(self, t: int | None) -> int:
         """The time step; refuses one that has no threshold."""

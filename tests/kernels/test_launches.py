@@ -1,0 +1,35 @@
+"""What a time step launches on a GPU, counted on tensors without storage: few operations, and nobody waits."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TRITON = importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
+# For one time step of training and one of evaluation, as benchmarks/results/gpu_launches.json has them.
+MOST = {("vgg11", "triton"): (157, 44), ("vgg11", "fused"): (475, 208)}
+
+
+@pytest.fixture(scope="module")
+def counting() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "gpu_launches.py"
+    spec = importlib.util.spec_from_file_location("gpu_launches", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["gpu_launches"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("network", "backend"), MOST)
+def test_few_operations_whatever_the_batch_and_no_wait(network: str, backend: str, counting: ModuleType) -> None:
+    if backend == "triton" and not TRITON:
+        pytest.skip("runs with Triton and TRITON_INTERPRET=1")
+    few, many = (counting.launches(network, backend, batch) for batch in (2, 128))
+    assert few == many
+    training, evaluation = MOST[network, backend]
+    assert few["training"].total() <= training
+    assert few["evaluation"].total() <= evaluation
