@@ -1,5 +1,6 @@
 import signal
 import sys
+import time
 
 import processes
 
@@ -18,4 +19,7 @@ def test_nothing_outlives_its_block() -> None:
         processes.wait_for(lambda: len(processes.children(process.pid)) == 1, process)
         (child,) = processes.children(process.pid)
     assert process.returncode == -signal.SIGKILL
-    assert child not in processes.children(1)  # where orphans go
+    deadline = time.monotonic() + 60
+    while child in processes.children(1):  # where orphans go; one that is being killed is there for a moment
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
