@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from bsnn import cli
+from bsnn.nn.size import model_size
 from bsnn.paper import TARGETS, _comparison, ablation, figure5, table2, table3, table4, table5
 from bsnn.paper._comparison import ROWS, config_of
 from bsnn.paper._target import Settings
 from bsnn.paper._trained import DIGITS
+from bsnn.paper.numbers import TABLE_2, TABLE_5
+from bsnn.paper.recipes import recipe
+from bsnn.paper.sizes import sizes, stored_bytes
+from bsnn.train.build import build_network
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -106,15 +111,46 @@ def test_sizes_at_the_papers_scale_are_the_papers(tmp_path) -> None:
     settings = Settings("paper", None, tmp_path)
     for row in ROWS:
         # The paper gives SEW-ResNet-34's size for a real-valued ResNet-18, and another network's for SLTT.
-        if row.recipe and row.megabytes and row.megabytes not in (87.19, 34.32):
+        if row.recipe and row.megabytes and row.megabytes not in (87.19, 34.32) and "CBP" not in row.method:
             size = table2.stored_bytes(config_of(settings, row)) / 1e6
             assert size == pytest.approx(row.megabytes, rel=0.02), row
+
+
+def test_sizes_of_every_row_are_counted() -> None:
+    found = {size.published: size for size in sizes()}
+    assert len(found) == len(TABLE_2) + len(TABLE_5)
+    megabits = {
+        row.megabytes: 8 * size.megabytes
+        for row, size in found.items()
+        if row.method == "CBP" and row.dataset != "imagenet"
+    }
+    # 16Conv1FC: 1,400,832 weights of blocks, 8,192 between them, and some real-valued ones.
+    assert megabits == pytest.approx({15.10: 15.06, 16.60: 16.54, 1.33: 1.55}, abs=0.005)
+    assert all("megabits" in found[row].remark for row in found if row.method == "CBP" and row.dataset != "imagenet")
+    by_method = {row.method: size.megabytes for row, size in found.items() if row in TABLE_5}
+    assert by_method == pytest.approx({"ATIF": 44.74, "STS-T": 6.26, "T-BSO": 1.26}, abs=0.01)
+
+
+def test_a_size_is_that_of_the_network() -> None:
+    config = dataclasses.replace(recipe("cifar10-tbso-t4"), width=0.25)
+    assert stored_bytes(config) == model_size(build_network(config, 10, 3)).stored_bytes
+
+
+def test_small_scales_keep_what_is_the_methods_own(tmp_path) -> None:
+    settings = Settings("small", None, tmp_path)
+    rows = {row.method: config_of(settings, row) for row in ROWS if row.dataset == "cifar10" and row.recipe}
+    ours, qsnn, cbp = rows["T-BSO"], rows["Q-SNN"], rows["CBP, VGG-16"]
+    for config in (qsnn, cbp):
+        for field in ("plan", "width", "train_samples", "epochs", "batch_size", "dataset"):
+            assert getattr(config, field) == getattr(ours, field)
+    assert (qsnn.time_steps, qsnn.weight_decay, qsnn.method) == (6, 1e-4, "bsnn.paper.qsnn:QSNN")
+    assert (cbp.time_steps, cbp.learning_rate) == (8, 0.01)
 
 
 def test_what_only_a_small_scale_explains_is_not_said_of_the_papers(tmp_path, monkeypatch) -> None:
     point = {"accuracies": [0.5, 0.6, 0.7], "minutes": [1.0] * 3, "runs": ["r"] * 3, "git_commits": [None] * 3}
 
-    def trained(settings, name, config, grid=None):
+    def trained(settings, name, config, grid=None, first=None):
         grid = grid or {}
         return [{**dict(zip(grid, v, strict=True)), **point} for v in itertools.product(*grid.values())]
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from bsnn.errors import UserError
 from bsnn.kernels.torch_internals import uncompiled
 from bsnn.nn.fused import recycling_state
-from bsnn.nn.neuron import Neuron, SpikeCount, evaluating
+from bsnn.nn.neuron import Neuron, SpikeCount, Stateful, evaluating
 from bsnn.nn.norm import estimating_statistics
 from bsnn.nn.trace import as_output
 
@@ -91,17 +91,23 @@ def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
 
 
 @torch.no_grad()
-def estimate_statistics(net: nn.Module, batches: Iterable[Tensor], time_steps: int | None) -> None:
+def estimate_statistics(
+    net: nn.Module, batches: Iterable[Tensor], time_steps: int | None, *, layer_by_layer: bool = False
+) -> None:
     """Estimates BatchNorm's statistics anew from training inputs, because flips outrun running averages.
 
     Args:
         net: Called as `logits, state = net(frame, state)`.
         batches: Inputs, as `predict` takes them.
         time_steps: How often to show a still batch; None for inputs `[T, B, ...]`.
+        layer_by_layer: Whether the network was trained so, with statistics of whole sequences (`bptt_update`).
     """
     with estimating_statistics(net):
         for inputs in batches:
-            predict(net, inputs, time_steps)
+            if layer_by_layer and isinstance(net, Stateful):
+                net.sequence(list(over_time(inputs, time_steps)), None)
+            else:
+                predict(net, inputs, time_steps)
 
 
 class Evaluation(NamedTuple):

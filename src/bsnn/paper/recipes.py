@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bsnn.errors import UserError
+from bsnn.paper.compared import COMPARED, COMPARED_RECIPE_OF
 from bsnn.paper.numbers import SPEECH_COMMANDS, TABLE_2, TABLE_5, TABLE_6, TABLE_7, Published
 from bsnn.train.config import Config
 from bsnn.train.recipes import SMALL, Recipe
@@ -152,13 +153,21 @@ def _description(row: _Row) -> str:
     return f"{words}."
 
 
-RECIPE_OF: dict[Published, str] = {published: row.name for row in _ROWS for _, published in _published(row)}
-"""The recipe of a row of Table 2 or 5; what the paper only cites has none."""
+RECIPE_OF: dict[Published, str] = {
+    **{published: row.name for row in _ROWS for _, published in _published(row)},
+    **COMPARED_RECIPE_OF,
+}
+"""The recipe of a row of Table 2 or 5."""
 
-PAPER: dict[str, Recipe] = {row.name: Recipe(_description(row), row.config) for row in _ROWS}
-"""The paper's recipes."""
+PAPER: dict[str, Recipe] = {
+    **{row.name: Recipe(_description(row), row.config) for row in _ROWS},
+    **{name: recipe for name, recipe in COMPARED.items() if "-small" not in name},
+}
+"""The paper's recipes, and those of what it compares with."""
 
-RECIPES: dict[str, Recipe] = {**PAPER, **SMALL}
+_SMALL: dict[str, Recipe] = {**SMALL, **{name: recipe for name, recipe in COMPARED.items() if name not in PAPER}}
+
+RECIPES: dict[str, Recipe] = {**PAPER, **_SMALL}
 """All recipes, in the order in which `bsnn recipes` lists them."""
 
 

@@ -1,20 +1,13 @@
 """Table 2: the comparison of methods."""
 
-import dataclasses
-
 from bsnn.data.finder import find
 from bsnn.errors import UserError
-from bsnn.nn.size import model_size
 from bsnn.paper._comparison import FLIP_RULES, ROWS, Row, config_of, order_of_rules, reason, train_row
 from bsnn.paper._target import Findings, Settings
 from bsnn.paper._trained import mean_and_spread, setup
 from bsnn.paper.recipes import recipe
-from bsnn.train.build import build_network
-from bsnn.train.config import Config
+from bsnn.paper.sizes import sizes, stored_bytes
 
-_CLASSES_AND_CHANNELS = {
-    "digits": (10, 1), "cifar10": (10, 3), "cifar100": (100, 3), "imagenet": (1000, 3), "dvs_cifar10": (10, 2)
-}  # fmt: skip
 _CITED = "cited by the paper"
 
 
@@ -50,6 +43,19 @@ def measure(settings: Settings) -> Findings:
             if row.dataset != dataset
         ],
     )
+    findings.add_table(
+        "Sizes at the paper's scale, MB",
+        ["data set", "network", "method", "T", "paper", "counted", "remark"],
+        [
+            [
+                *(size.published.dataset, size.published.network, size.published.method, size.published.time_steps),
+                size.published.megabytes,
+                None if size.megabytes is None else f"{size.megabytes:.2f}",
+                size.remark or None,
+            ]
+            for size in sizes()
+        ],
+    )
     control = [] if settings.scale == "paper" else ["Figure 5 has BSO with a smaller γ, too."]
     findings.notes = [*order_of_rules(findings.data), *control, *reason(settings)]
     return findings
@@ -66,9 +72,3 @@ def _dataset(settings: Settings) -> str:
 
 def _reported(row: Row) -> list[str | float | None]:
     return [row.method, row.time_steps, row.megabytes, row.accuracy]
-
-
-def stored_bytes(config: Config) -> int:
-    """The size of the network as it is deployed, where latent weights are binary."""
-    deployed = dataclasses.replace(config, weights="real" if config.weights == "real" else "binary")
-    return model_size(build_network(deployed, *_CLASSES_AND_CHANNELS[config.dataset])).stored_bytes

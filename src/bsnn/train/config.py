@@ -49,6 +49,16 @@ def _setting(
     return field(default=default, metadata={"help": help, "heading": heading, "metavar": metavar, "unused": unused})
 
 
+def _by_bptt(config: "Config") -> bool:
+    return config.gradient in ("bptt", "bptt-full") or is_own(config.gradient)
+
+
+def _only_bptt(config: "Config", name: str) -> str:
+    default = next(setting.default for setting in dataclasses.fields(config) if setting.name == name)
+    holds = _by_bptt(config) or getattr(config, name) == default
+    return "" if holds else "it has an effect only with --gradient bptt or bptt-full"
+
+
 @dataclass(frozen=True)
 class Config:
     """All that a training run depends on. The help of each field is the help of its option."""
@@ -86,14 +96,27 @@ class Config:
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
     gradient: str = _setting(
-        "ottt", "gradient rule: ottt, ndot, sltt, bptt, or module:Class for your own", heading="gradients and flips"
+        "ottt",
+        "gradient rule: ottt, ndot, sltt, bptt, bptt-full (through the reset too), or module:Class for your own",
+        heading="gradients and flips",
     )
     updates: Literal["real-time", "accumulated"] = _setting(
         "real-time",
         "one update per time step or per sequence",
         unused=only(
-            "an online --gradient, because bptt has one update per sequence", lambda config: config.gradient != "bptt"
+            "an online --gradient, because bptt has one update per sequence",
+            lambda config: config.gradient not in ("bptt", "bptt-full"),
         ),
+    )
+    batchnorm: Literal["step", "sequence"] = _setting(
+        "step",
+        "BatchNorm's statistics in training: of each time step, or of all time steps together",
+        unused=_only_bptt,
+    )
+    method: str = _setting(
+        "",
+        "what a method adds around its updates: module:Class, a subclass of bsnn.train.Method",
+        metavar="MODULE:CLASS",
     )
     optimizer: str = _setting(
         "tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class", unused=ONLY_BINARY
@@ -145,6 +168,9 @@ class Config:
         "mixed",
         "loss of a time step: mixed, or module:function of (logits, labels) for your own",
         heading="loss and length",
+    )
+    loss_of: Literal["steps", "mean"] = _setting(
+        "steps", "sum the losses of all time steps, or take that of the logits' mean over time", unused=_only_bptt
     )
     mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss `mixed`", unused=ONLY_MIXED)
     label_smoothing: float = _setting(
@@ -216,6 +242,8 @@ class Config:
                     f"{name}: received {value!r}; expected one of {', '.join(known)}, or module:Name for your own."
                 )
         self._check_selection()
+        if self.method and not is_own(self.method):
+            raise UserError(f"method: received {self.method!r}; expected module:Class, or none.")
         for setting in dataclasses.fields(self):
             value, choices = getattr(self, setting.name), choices_of(setting)
             if choices and value not in choices:
@@ -256,7 +284,7 @@ class Config:
 _NAMED: dict[str, tuple[str, ...]] = {
     "model": ("vgg11", "resnet18", "vgg", "residual"),
     "neuron": ("lif", "if", "plif", "hard-lif", "alif"),
-    "gradient": ("ottt", "ndot", "sltt", "bptt"),
+    "gradient": ("ottt", "ndot", "sltt", "bptt", "bptt-full"),
     "optimizer": rules.names(),
     "loss": ("mixed",),
 }

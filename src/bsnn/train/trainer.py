@@ -37,6 +37,7 @@ from bsnn.train.config import Config
 from bsnn.train.distributed import World, average_buffers, average_gradients, check_identical, summed
 from bsnn.train.effects import is_own
 from bsnn.train.measure import Measurement, measure
+from bsnn.train.method import build_method, has_penalty
 from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
 from bsnn.train.origin import Origin, changes, origin
 from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
@@ -96,12 +97,19 @@ class Trainer:
             check_network(net, config, self.spec, gradient_rule(config.gradient))
         self.net = net.to(world.device)
         self._by_bptt, self._step_loss = keeps_graph(self.net), build_loss(config, own)
+        for field, default in {"batchnorm": "step", "loss_of": "steps"}.items():
+            if getattr(config, field) != default and not self._by_bptt:
+                raise UserError(
+                    f"{field}: received {getattr(config, field)} with gradient={config.gradient}, which sees one time "
+                    f"step at a time; expected {default}, or gradient=bptt or bptt-full."
+                )
         if is_own(config.loss):
             check_loss(own.part("loss", config), config.loss, self.net, self.spec)
         if source is not None:
             self._take_weights(source, "init_from")
         if world.size > 1 and config.sync_batchnorm:
             synchronize_statistics(self.net)
+        self.method = build_method(config, self.net, self._by_bptt)
         self._binary = {n: p for n, p in self.net.named_parameters() if isinstance(p, BinaryParameter)}
         self.optimizers = build_optimizers(config, self.net, own)
         flips = [optimizer for optimizer in self.optimizers if isinstance(optimizer, FlipOptimizer)]
@@ -159,6 +167,8 @@ class Trainer:
 
     def train_epoch(self, after_batch: Callable[[], object] = lambda: None) -> None:
         """Trains from the present place in the data to the end of the epoch."""
+        if self.method is not None and not self.batches:
+            self.method.start(self)
         self.net.train()
         started = time.perf_counter()
         for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
@@ -181,10 +191,21 @@ class Trainer:
         loss = functools.partial(self._loss, labels=labels, share=share)
         frames = over_time(inputs, self.frames)
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
-        clip_norm = config.clip_norm or None
+        clip_norm, method = config.clip_norm or None, self.method
+        if method is not None:
+            method.before_update(self)
         try:
             if self._by_bptt:
-                outcome = bptt_update(self.net, frames, loss, self.optimizers, clip_norm=clip_norm)
+                outcome = bptt_update(
+                    self.net,
+                    frames,
+                    loss,
+                    self.optimizers,
+                    clip_norm=clip_norm,
+                    layer_by_layer=config.batchnorm == "sequence",
+                    mean_output=config.loss_of == "mean",
+                    penalty=method.penalty if method is not None and has_penalty(method) else None,
+                )
             else:
                 accumulate = config.updates == "accumulated"
                 outcome = online_update(
@@ -204,6 +225,8 @@ class Trainer:
         tally.loss, tally.correct, tally.seen = tally.loss + sums[0], tally.correct + sums[1], tally.seen + sums[2]
         self.batch += 1
         self.batches += 1
+        if method is not None:
+            method.after_update(self, sums[0] / sums[2])
 
     def _standing_bytes(self) -> int:
         """Of weights, BatchNorm's statistics and optimizer states."""
@@ -218,7 +241,8 @@ class Trainer:
         """Estimates BatchNorm's statistics anew, from as many training batches as the config says."""
         # Of single images, as they are evaluated, also if training mixes them.
         batches = itertools.islice(self.train_loader.epoch(self.epoch, mixed=False), self.config.statistics_batches)
-        estimate_statistics(self.net, (inputs for inputs, _ in batches), self.frames)
+        together = self._by_bptt and self.config.batchnorm == "sequence"
+        estimate_statistics(self.net, (inputs for inputs, _ in batches), self.frames, layer_by_layer=together)
         if self.world.size > 1:
             average_buffers(self.net)
 
@@ -255,6 +279,8 @@ class Trainer:
             line["flip_ratios"] = {name: flips / size / tally.flip_updates for name, flips, size in counts}
         if tally.training_bytes:
             line["training_bytes"] = tally.training_bytes
+        if self.method is not None:
+            self.method.after_epoch(self, line)
         line["warnings"] = warnings_of(line, self.history)
         self.history.append(line)
         self.epoch, self.batch = self.epoch + 1, 0
@@ -280,6 +306,7 @@ class Trainer:
             "net": dict(self.net.state_dict()),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedules": [schedule.state_dict() for schedule in self.schedules],
+            "method": {} if self.method is None else self.method.state_dict(),
             "random": random_state(),
             "place": [self.epoch, self.batch, self.batches],
             "tally": dataclasses.asdict(self.tally),
@@ -307,6 +334,8 @@ class Trainer:
             optimizer.load_state_dict(saved)
         for schedule, saved in zip(self.schedules, state["schedules"], strict=True):
             schedule.load_state_dict(saved)
+        if self.method is not None:
+            self.method.load_state_dict(state["method"])
         set_random_state(state["random"])
         self.epoch, self.batch, self.batches = state["place"]
         self.tally = Tally(**state["tally"])
