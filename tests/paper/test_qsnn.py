@@ -74,7 +74,7 @@ def test_a_trajectory() -> None:
     assert spikes == [[0, 0], [1, 1], [0, 1]]
     assert membranes[1] == [0, 0]
     assert membranes[2] == pytest.approx([math.tanh(0.2), 0])
-    assert state.count.tolist() == [[1, 2]]
+    assert state.fired.tolist() == [[1, 2]]
 
 
 def test_the_reset_and_the_surrogate_are_in_the_gradient() -> None:
@@ -95,7 +95,7 @@ def test_rates_are_regulated_to_one_half() -> None:
     net = qsnn.network((4, "pool", 8, 8), 10, 3, 1.0, neuron)
     _, state = net.sequence([torch.randn(2, 3, 8, 8)] * config.time_steps, None)
     method = qsnn.QSNN(net, config)
-    rates = [layer.count.mean().item() / 2 for layer in state[1:]]  # T = 2, and not of the first layer
+    rates = [layer.fired.mean().item() / 2 for layer in state[1:]]  # T = 2, and not of the first layer
     assert len(rates) == 2
     penalty = method.penalty(state)
     assert float(penalty.detach()) == pytest.approx(5e-3 * sum((rate - 0.5) ** 2 for rate in rates) / 2)

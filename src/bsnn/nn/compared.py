@@ -21,7 +21,7 @@ class CountingState(NamedTuple):
     """What an `EightBitLIF` carries."""
 
     membrane: Tensor
-    count: Tensor
+    fired: Tensor
     """Spikes so far, with their graph under BPTT."""
     trace: Tensor | None
 
@@ -57,7 +57,7 @@ class EightBitLIF(Neuron):
         potential = self.leak * past.membrane + current
         spikes = self.spike(potential - self.threshold)
         membrane = eight_bits(torch.tanh(potential * (1 - self.reset_spikes(spikes))))
-        return spikes, CountingState(membrane, past.count + spikes, past.trace)
+        return spikes, CountingState(membrane, past.fired + spikes, past.trace)
 
 
 def eight_bits(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -60,10 +61,11 @@ def bptt_update(
     logits, state = steps(list(frames), state)
     if not logits:
         raise UserError("bptt_update: received no frames; expected at least one time step.")
-    total_logits, count = sum(logits), len(logits)
-    total_loss = count * loss(total_logits / count) if mean_output else sum(map(loss, logits))
-    assert isinstance(total_logits, Tensor)
-    assert isinstance(total_loss, Tensor)
+    total_logits, count = functools.reduce(torch.add, logits), len(logits)
+    if mean_output:
+        total_loss = count * loss(total_logits / count)
+    else:
+        total_loss = functools.reduce(torch.add, map(loss, logits))
     if penalty is not None:
         total_loss = total_loss + penalty(state)
     with Updates(optimizers, clip_norm) as updates:

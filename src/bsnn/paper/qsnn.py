@@ -56,7 +56,7 @@ class QSNN(Method):
 
     def penalty(self, state: Any) -> Tensor:
         """5e-3 times the mean square of the rates' distance from one half."""
-        rates = [layer.count.mean() / self.config.time_steps for layer in state[1:]]
+        rates = [layer.fired.mean() / self.config.time_steps for layer in state[1:]]
         return REGULATION * (torch.stack(rates) - 0.5).square().mean()
 
 

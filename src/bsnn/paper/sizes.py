@@ -33,7 +33,7 @@ def stored_bytes(config: Config) -> int:
 
     Example:
         >>> stored_bytes(recipe("cifar10-tbso-t4")), stored_bytes(recipe("cifar10-latent-bptt-t6"))
-        (1198880, 1198880)
+        (1201448, 1201448)
     """
     fields = ("model", "plan", "width", "neuron", "weights", "image_size", "time_steps", "dataset")
     return _bytes(**{name: getattr(config, name) for name in fields})
