@@ -111,7 +111,7 @@ def test_sizes_at_the_papers_scale_are_the_papers(tmp_path) -> None:
     settings = Settings("paper", None, tmp_path)
     for row in ROWS:
         # The paper gives SEW-ResNet-34's size for a real-valued ResNet-18, and another network's for SLTT.
-        if row.recipe and row.megabytes and row.megabytes not in (87.19, 34.32) and "CBP" not in row.method:
+        if row.megabytes and row.megabytes not in (87.19, 34.32) and "CBP" not in row.method:
             size = table2.stored_bytes(config_of(settings, row)) / 1e6
             assert size == pytest.approx(row.megabytes, rel=0.02), row
 
@@ -138,7 +138,7 @@ def test_a_size_is_that_of_the_network() -> None:
 
 def test_small_scales_keep_what_is_the_methods_own(tmp_path) -> None:
     settings = Settings("small", None, tmp_path)
-    rows = {row.method: config_of(settings, row) for row in ROWS if row.dataset == "cifar10" and row.recipe}
+    rows = {row.method: config_of(settings, row) for row in ROWS if row.dataset == "cifar10"}
     ours, qsnn, cbp = rows["T-BSO"], rows["Q-SNN"], rows["CBP, VGG-16"]
     for config in (qsnn, cbp):
         for field in ("plan", "width", "train_samples", "epochs", "batch_size", "dataset"):

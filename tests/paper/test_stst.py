@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import bsnn
-from bsnn.models.stst import SpikingAttention, stst
+from bsnn.models.transformer import SpikingAttention, stst
 from bsnn.nn.surrogate import Triangle
 
 

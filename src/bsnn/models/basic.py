@@ -55,9 +55,9 @@ def basic_resnet(
         raise UserError(f"stem: received {stem}; expected 224 (7×7, pooled) or 32 (3×3), by image size.")
     neuron, make = neuron or LIF(), convolution or functools.partial(nn.Conv2d, bias=False)
     channels = [scaled(stage, width) for stage in _STAGES[: len(blocks)]]
-    first: dict[str, Any] = (
-        {"kernel_size": 7, "stride": 2, "padding": 3} if stem == 224 else {"kernel_size": 3, "padding": 1}
-    )
+    first: dict[str, Any] = {"kernel_size": 3, "padding": 1}
+    if stem == 224:
+        first = {"kernel_size": 7, "stride": 2, "padding": 3}
     made: dict[str, nn.Module] = {
         "stem": nn.Conv2d(in_channels, channels[0], bias=False, **first),
         "norm": BatchNorm2d(channels[0]),

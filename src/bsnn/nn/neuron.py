@@ -262,6 +262,10 @@ class Neuron(Stateful):
         """The spikes as the reset sees them: detached, unless the gradient rule says otherwise. You may override it."""
         return spikes.detach() if self.gradient.detach_reset else spikes
 
+    def traced_membrane(self, state: Any) -> Tensor:
+        """What a gradient rule sees as the membrane of a state; you may override it."""
+        return state.membrane
+
     @opaque
     def forward(self, current: Tensor, state: Any) -> tuple[Activity, Any]:
         """One time step; in half precision the state is kept in single."""
@@ -279,7 +283,8 @@ class Neuron(Stateful):
         new, trace = map_state(Tensor.detach, new), None
         if rule.has_trace:
             with torch.no_grad():
-                trace = rule.trace(state.trace, spikes, new.membrane, state.membrane, self.leak)
+                past, now = self.traced_membrane(state), self.traced_membrane(new)
+                trace = rule.trace(state.trace, spikes, now, past, self.leak)
         return Activity(sent, trace), new._replace(trace=trace)
 
     def _zero_state(self, current: Tensor) -> Any:

@@ -62,10 +62,8 @@ def bptt_update(
     if not logits:
         raise UserError("bptt_update: received no frames; expected at least one time step.")
     total_logits, count = functools.reduce(torch.add, logits), len(logits)
-    if mean_output:
-        total_loss = count * loss(total_logits / count)
-    else:
-        total_loss = functools.reduce(torch.add, map(loss, logits))
+    losses = [count * loss(total_logits / count)] if mean_output else map(loss, logits)
+    total_loss = functools.reduce(torch.add, losses)
     if penalty is not None:
         total_loss = total_loss + penalty(state)
     with Updates(optimizers, clip_norm) as updates:

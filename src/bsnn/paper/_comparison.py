@@ -40,8 +40,7 @@ class Row(NamedTuple):
     megabytes: float | None
     accuracy: float | None
     """None, like the megabytes, for what the paper does not have."""
-    recipe: str | None
-    """None for what the paper only cites."""
+    recipe: str
     gamma: float | None = None
     """None for the recipe's."""
 
@@ -54,7 +53,7 @@ def _rows() -> Iterator[Row]:
             published.time_steps,
             published.megabytes,
             published.accuracy,
-            RECIPE_OF.get(published),
+            RECIPE_OF[published],
         )
         # Our own baselines, which the paper does not have, follow the row that they belong to.
         if (published.dataset, published.method) == ("cifar10", "OTTT"):
@@ -66,7 +65,7 @@ def _rows() -> Iterator[Row]:
 def _label(published: Published) -> str:
     """The paper's name of a method, or ours if we train it with real weights; the network unless it is VGG-11."""
     method = published.method
-    if RECIPE_OF.get(published, "") in OWN_METHODS:
+    if RECIPE_OF[published] in OWN_METHODS:
         method = f"real weights, {recipe(RECIPE_OF[published]).gradient.upper()}"
     return method if published.network == "VGG-11" else f"{method}, {published.network}"
 
@@ -86,7 +85,6 @@ CONTROLS = tuple(
 
 def config_of(settings: Settings, row: Row) -> Config:
     """The row's own recipe, or at the small scale its method."""
-    assert row.recipe is not None
     paper = dataclasses.replace(recipe(row.recipe), time_steps=row.time_steps)
     if row.gamma is not None:
         paper = dataclasses.replace(paper, gamma=row.gamma)
@@ -108,7 +106,6 @@ def train_row(settings: Settings, row: Row) -> dict[str, Any]:
 
 def _first_stage(settings: Settings, row: Row) -> tuple[str, Config] | None:
     """The name and the config of the run that a row begins with, if it does not begin from nothing."""
-    assert row.recipe is not None
     if not recipe(row.recipe).init_from:
         return None
     name = recipe(row.recipe).init_from.removeprefix("runs/")

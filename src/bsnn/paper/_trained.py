@@ -93,9 +93,7 @@ def trained(
         rows = sweep(config, {"seed": settings.seeds, **grid}, folder, data=data)["points"]
     for seed in settings.seeds if first else ():
         assert first is not None
-        before = settings.runs / f"{settings.scale}-{first[0]}" / f"seed={seed}"
-        train(dataclasses.replace(first[1], seed=seed), before, data=data, resume=True)
-        begun = dataclasses.replace(config, init_from=str(before))
+        begun = dataclasses.replace(config, init_from=first_run(settings, *first, seed, data))
         rows += sweep(begun, {"seed": [seed], **grid}, folder, data=data)["points"]
     for row in rows:
         fields = {name: row[name] for name in grid}
@@ -107,6 +105,13 @@ def trained(
         point["runs"].append(str(Path(row["run"]).relative_to(settings.runs)))
         point["git_commits"].append(json.loads((Path(row["run"]) / "config.json").read_text())["git_commit"])
     return list(points.values())
+
+
+def first_run(settings: Settings, name: str, config: Config, seed: int, data: str | None) -> str:
+    """Trains what other runs begin with, once for all of them; returns where it is."""
+    run = settings.runs / f"{settings.scale}-{name}" / f"seed={seed}"
+    train(dataclasses.replace(config, seed=seed), run, data=data, resume=True)
+    return str(run)
 
 
 def mean_and_spread(accuracies: Sequence[float | None]) -> str:

@@ -1,8 +1,9 @@
 """Recipes of the systems that the paper compares with, at its scale and at one for two CPU cores.
 
-What each one is stands in a module of its own (`qsnn`, `cbp`, `atif`, `stst`); here are its numbers. A small recipe
-keeps the method's own settings, its learning rates among them, and takes data, T, epochs and batch size from our
-small recipe of the same data set, and its network if the method has none of its own. Importing this takes no torch.
+What each one is stands in a module (`qsnn`, `cbp`, `atif`, `stst`, `online_baselines`); here are its numbers. A small
+recipe keeps the method's own settings, its learning rates among them, and takes data, T, epochs and batch size from
+our small recipe of the same data set, and its network if the method has none of its own. Importing this takes no
+torch.
 """
 
 from dataclasses import replace
@@ -123,6 +124,45 @@ _CBP_IMAGENET = Config(
 _BEFORE: dict[str, Any] = {"learning_rate_schedule": "cosine"}
 
 
+_ONLINE: dict[str, Any] = {"weights": "real", "sgd_momentum": 0.9, "learning_rate": 0.1}
+_OTTT_VGG: dict[str, Any] = {**_ONLINE, "model": "bsnn.paper.online_baselines:ottt_vgg", "gradient": "ottt"}
+_OTTT_PAPER = Config(**_OTTT_VGG, plan=VGG11, time_steps=6, epochs=300, crop_padding=4, flip=True, cutout=16)
+_OTTT_IMAGENET = Config(
+    **{**_OTTT_VGG, "model": "bsnn.paper.online_baselines:ottt_resnet34"},
+    dataset="imagenet",
+    image_size=224,
+    time_steps=6,
+    epochs=100,
+    batch_size=256,
+    weight_decay=2e-5,
+)
+_SLTT_DVS = Config(
+    **{**_ONLINE, "learning_rate": 0.05},
+    **_DVS,
+    model="bsnn.paper.online_baselines:sltt_vgg",
+    gradient="sltt",
+    plan=VGG11,
+    leak=1 - 1 / 1.1,
+    surrogate="triangle",
+    weight_decay=5e-4,
+    time_steps=10,
+    epochs=300,
+    mse_share=0.001,
+)
+_SLTT_IMAGENET = Config(
+    **_ONLINE,
+    dataset="imagenet",
+    model="bsnn.paper.online_baselines:sltt_resnet34",
+    gradient="sltt",
+    surrogate="triangle",
+    image_size=224,
+    time_steps=1,
+    epochs=100,
+    batch_size=256,
+    weight_decay=1e-5,
+)
+
+
 def _small(base: str, **fields: Any) -> Config:
     return replace(SMALL[base].config, **fields)
 
@@ -174,6 +214,33 @@ _ROWS = (
         _small("cifar10-small", **{**_CONVERTED, "method": "bsnn.paper.cbp:ShortConvertedCBP", "time_steps": 8}),
         "ANN of rectifiers",
         None,
+    ),
+    Compared("cifar10-ottt-sws", "CIFAR-10, OTTT with standardized weights, T = 6", _OTTT_PAPER),
+    Compared(
+        "cifar100-ottt-sws",
+        "CIFAR-100, OTTT with standardized weights, T = 6",
+        replace(_OTTT_PAPER, dataset="cifar100"),
+    ),
+    Compared("imagenet-ottt", "ImageNet, OTTT on a ResNet-34 without BatchNorm, T = 6", _OTTT_IMAGENET, "OTTT"),
+    Compared("dvs-cifar10-sltt", "DVS-CIFAR10, SLTT with its own settings, T = 10", _SLTT_DVS),
+    Compared("imagenet-sltt-t1", "ImageNet, SLTT on a ResNet-34, T = 1: 100 epochs to fine-tune from", _SLTT_IMAGENET),
+    Compared(
+        "imagenet-sltt",
+        "ImageNet, SLTT on a ResNet-34, T = 6, from imagenet-sltt-t1",
+        replace(
+            _SLTT_IMAGENET,
+            time_steps=6,
+            epochs=30,
+            learning_rate=0.001,
+            weight_decay=0.0,
+            init_from="runs/imagenet-sltt-t1",
+        ),
+        "SLTT",
+    ),
+    Compared(
+        "cifar10-ottt-sws-small",
+        "CIFAR-10 on two CPU cores, OTTT with standardized weights, T = 2",
+        _small("cifar10-small", **_OTTT_VGG),
     ),
     Compared("speech-commands-atif", "Google Speech Commands, ATIF, T = 4", Config(**_ATIF, **_SPEECH), "ATIF"),
     Compared("speech-commands-stst", "Google Speech Commands, STS-T, T = 4", Config(**_STST, **_SPEECH), "STS-T"),

@@ -4,7 +4,6 @@ A one-bit weight is a bit, also if it was trained with latent weights, and every
 allocated for it.
 """
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -59,8 +58,7 @@ class Size(NamedTuple):
     """A row of a table, and its size as counted."""
 
     published: Published
-    megabytes: float | None
-    """None if we do not have the network."""
+    megabytes: float
     remark: str
 
 
@@ -70,9 +68,7 @@ def sizes() -> list[Size]:
 
 
 def _size(row: Published) -> Size:
-    if row not in RECIPE_OF:
-        return Size(row, None, "no network of ours")
-    counted = stored_bytes(dataclasses.replace(recipe(RECIPE_OF[row]))) / 1e6
+    counted = stored_bytes(recipe(RECIPE_OF[row])) / 1e6
     remark = _REMARKS.get(row.megabytes, "") if abs(counted / row.megabytes - 1) > 0.02 else ""
     if row.method == "CBP" and row.dataset != "imagenet":
         remark = f"the paper's are megabits: {8 * counted:.2f} Mbit"

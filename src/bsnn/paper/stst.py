@@ -1,12 +1,12 @@
 """STS-T: a spiking transformer with spatial-temporal self-attention (Table 5).
 
-The network is `models/stst.py`: d = 256, two blocks, one head, MLP ratio 1, dropout 0.3. LIF neurons with λ = 0.5 and
-V = 1, hard reset and the triangle; TET's loss with 1e-3 and means of 1; AdamW at 1e-2 with decay 1e-4, along a cosine
-(to 0; to 1e-6 in the original). For spectrograms of 32 × 32, 35 words and T = 4 it comes to 6.26 MB; Table 5 has
-6.24. Ours to choose: dropout stands before the head, and the epochs and batches of our own recipes.
+The network is `models/transformer.py`: d = 256, two blocks, one head, MLP ratio 1, dropout 0.3. LIF neurons with λ =
+0.5 and V = 1, hard reset and the triangle; TET's loss with 1e-3 and means of 1; AdamW at 1e-2 with decay 1e-4, along
+a cosine (to 0; to 1e-6 in the original). For spectrograms of 32 × 32, 35 words and T = 4 it comes to 6.26 MB; Table 5
+has 6.24. Ours to choose: dropout stands before the head, and the epochs and batches of our own recipes.
 """
 
-from bsnn.models.stst import SpikingTransformer, stst
+from bsnn.models.transformer import SpikingTransformer, stst
 from bsnn.nn.neuron import Neuron
 from bsnn.nn.synapse import Weights
 

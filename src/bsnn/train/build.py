@@ -64,7 +64,8 @@ def build_network(config: Config, num_classes: int, in_channels: int, own: Own =
         return residual(config.plan, **shared)
     if config.model == "vgg11":
         return vgg11(**shared)
-    return resnet18(stem=224 if config.image_size >= 128 else 32, **shared)
+    released = config.model == "resnet18-released"
+    return resnet18(stem=224 if config.image_size >= 128 else 32, released=released, **shared)
 
 
 def network_for(config: Config, spec: DataSpec, own: Own = NOTHING) -> Stateful:
@@ -160,17 +161,21 @@ def build_schedules(config: Config, optimizers: Sequence[Optimizer], num_batches
         "cosine": cosine(total),
         "inverse_sqrt": inverse_sqrt(),
     }
-    rate, gamma, beta = (
-        factors[name] for name in (config.learning_rate_schedule, config.gamma_schedule, config.beta_schedule)
+    rate, gamma, beta, beta2 = (
+        factors[name]
+        for name in (config.learning_rate_schedule, config.gamma_schedule, config.beta_schedule, config.beta2_schedule)
     )
     if config.warmup:
         rate = warmup(math.ceil(config.warmup * total), rate)
-    return [
-        Schedule(optimizer, gamma=gamma, one_minus_beta1=beta)
-        if isinstance(optimizer, FlipOptimizer)
-        else Schedule(optimizer, lr=rate)
-        for optimizer in optimizers
-    ]
+    schedules = []
+    for optimizer in optimizers:
+        settings = {"lr": rate}
+        if isinstance(optimizer, FlipOptimizer):
+            settings = {"gamma": gamma, "one_minus_beta1": beta}
+            if "one_minus_beta2" in optimizer.param_groups[0]:
+                settings["one_minus_beta2"] = beta2
+        schedules.append(Schedule(optimizer, **settings))
+    return schedules
 
 
 def build_loss(config: Config, own: Own = NOTHING) -> Callable[[Tensor, Tensor], Tensor]:

@@ -53,6 +53,12 @@ def _by_bptt(config: "Config") -> bool:
     return config.gradient in ("bptt", "bptt-full") or is_own(config.gradient)
 
 
+def _unused_beta2_schedule(config: "Config", name: str) -> str:
+    if config.beta2_schedule == "constant":
+        return ONLY_BINARY(config, name)
+    return unused_by_rule(config, "one_minus_beta2")
+
+
 def _only_bptt(config: "Config", name: str) -> str:
     default = next(setting.default for setting in dataclasses.fields(config) if setting.name == name)
     holds = _by_bptt(config) or getattr(config, name) == default
@@ -76,7 +82,10 @@ class Config:
     )
 
     model: str = _setting(
-        "vgg11", "network: vgg11, resnet18, vgg, residual, or module:function for your own", heading="network"
+        "vgg11",
+        "network: vgg11, resnet18, resnet18-released (as in the authors' code), vgg, residual, or module:function for "
+        "your own",
+        heading="network",
     )
     plan: tuple[int | str, ...] = _setting(
         (),
@@ -136,12 +145,16 @@ class Config:
     momentum_bits: int = _setting(32, "bits of a weight's momentum: 32, or 8, rounded at random", unused=unused_by_rule)
     gamma_schedule: ScheduleName = _setting("constant", "how γ decays", unused=ONLY_BINARY)
     beta_schedule: ScheduleName = _setting("cosine", "how 1 − β1 decays", unused=ONLY_BINARY)
+    beta2_schedule: ScheduleName = _setting("constant", "how 1 − β2 decays", unused=_unused_beta2_schedule)
     decay_epochs: int = _setting(
         50,
         "epochs from one division by ten to the next, with schedule `step`",
         unused=only(
-            "--weights binary and --gamma-schedule step or --beta-schedule step",
-            lambda config: config.weights == "binary" and "step" in (config.gamma_schedule, config.beta_schedule),
+            "--weights binary and schedule `step` of γ, 1 − β1 or 1 − β2",
+            lambda config: (
+                config.weights == "binary"
+                and "step" in (config.gamma_schedule, config.beta_schedule, config.beta2_schedule)
+            ),
         ),
     )
 
@@ -282,7 +295,7 @@ class Config:
 
 
 _NAMED: dict[str, tuple[str, ...]] = {
-    "model": ("vgg11", "resnet18", "vgg", "residual"),
+    "model": ("vgg11", "resnet18", "resnet18-released", "vgg", "residual"),
     "neuron": ("lif", "if", "plif", "hard-lif", "alif"),
     "gradient": ("ottt", "ndot", "sltt", "bptt", "bptt-full"),
     "optimizer": rules.names(),
