@@ -121,7 +121,8 @@ class ConstrainedConv2d(nn.Conv2d):
         """The weights a sign(w), or the weights themselves if they are not constrained; backward is the identity."""
         weight = self.weight.detach()
         signed = self.scale * torch.where(weight < 0, -1.0, 1.0)
-        return self.weight + torch.where(self.scale > 0, signed - weight, 0.0)
+        # Adds 0, so that the values are exact, and the gradient is that of the weights.
+        return torch.where(self.scale > 0, signed, weight) + (self.weight - weight)
 
     def forward(self, input: Tensor) -> Tensor:
         """Current for the neurons behind it."""

@@ -150,7 +150,7 @@ class Config:
         50,
         "epochs from one division by ten to the next, with schedule `step`",
         unused=only(
-            "--weights binary and schedule `step` of γ, 1 − β1 or 1 − β2",
+            "--weights binary and --gamma-schedule, --beta-schedule or --beta2-schedule step",
             lambda config: (
                 config.weights == "binary"
                 and "step" in (config.gamma_schedule, config.beta_schedule, config.beta2_schedule)
