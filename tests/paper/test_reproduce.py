@@ -9,7 +9,7 @@ import pytest
 
 from bsnn import cli
 from bsnn.nn.size import model_size
-from bsnn.paper import TARGETS, _comparison, ablation, figure5, table2, table3, table4, table5
+from bsnn.paper import TARGETS, _comparison, _trained, ablation, figure5, table2, table3, table4, table5
 from bsnn.paper._comparison import ROWS, config_of
 from bsnn.paper._target import Settings
 from bsnn.paper._trained import DIGITS
@@ -161,6 +161,49 @@ def test_what_only_a_small_scale_explains_is_not_said_of_the_papers(tmp_path, mo
         assert any(word in small for word in ("Ours is", "do not compare"))
         for word in ("Ours is", "do not compare", "We add", "we add", "stands in"):
             assert word not in paper
+
+
+def test_figure_5_takes_any_number_of_time_steps(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def trained(settings, name, config, grid=None, first=None):
+        asked.append((config.dataset, config.optimizer, config.time_steps, config.epochs))
+        return [{"accuracies": [0.5], "minutes": [1.0], "runs": ["r"], "git_commits": [None]}]
+
+    monkeypatch.setattr(_comparison, "trained", trained)
+    findings = figure5.measure(Settings("paper", None, tmp_path, (1, 4)))
+    assert sorted(asked) == [("cifar100", rule, steps, 400) for rule in ("bso", "tbso") for steps in (1, 4)]
+    values = {tuple(row[:2]): row[2] for row in findings.tables[0]["rows"]}
+    assert values == {("BSO", 1): None, ("BSO", 4): 72.34, ("T-BSO", 1): None, ("T-BSO", 4): 73.82}
+
+
+def test_time_steps_are_for_figure_5_alone(capsys) -> None:
+    assert cli.main(["reproduce", "table3", "--time-steps", "2"]) == 2
+    assert "time_steps: received 2 for table3; only figure5 takes them" in capsys.readouterr().err
+    assert cli.main(["reproduce", "figure5", "--time-steps", "2,x"]) == 2
+    assert "--time-steps: received '2,x'; expected numbers of 1 or more" in capsys.readouterr().err
+
+
+def test_both_stages_are_trained_with_the_same_seed(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def train(config, out, **_):
+        asked.append((str(out.relative_to(tmp_path)), config.seed, config.neuron))
+
+    def sweep(config, grid, folder, **_):
+        asked.append((config.init_from.removeprefix(f"{tmp_path}/"), grid["seed"], config.neuron))
+        return {"points": []}
+
+    monkeypatch.setattr(_trained, "train", train)
+    monkeypatch.setattr(_trained, "sweep", sweep)
+    row = next(row for row in ROWS if row.method.startswith("CBP"))
+    settings = Settings("small", None, tmp_path)
+    first = _comparison._first_stage(settings, row)
+    _trained.trained(settings, "cbp", config_of(settings, row), first=first)
+    rectifier = "bsnn.nn.compared:Rectifier"
+    for seed in range(3):
+        run = f"small-cifar10-cbp-ann/seed={seed}"
+        assert asked[2 * seed : 2 * seed + 2] == [(run, seed, rectifier), (run, [seed], "if")]
 
 
 def test_results_name_the_commits_that_trained_them(results) -> None:

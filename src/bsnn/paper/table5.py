@@ -45,5 +45,6 @@ def _config(settings: Settings, row: Published) -> Config:
     if settings.scale == "paper" or name not in COMPARED:
         config = config_at(settings, small, name)
     else:
-        config = dataclasses.replace(scaled_down(settings, small, name), width=0.25, plan=())
+        width = 0.25 if settings.scale == "small" else 0.0625
+        config = dataclasses.replace(scaled_down(settings, small, name), width=width, plan=())
     return dataclasses.replace(config, time_steps=row.time_steps)
