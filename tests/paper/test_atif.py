@@ -16,6 +16,11 @@ def neuron(theta: float) -> TrainableThresholdIF:
     return made
 
 
+def network(width: float) -> bsnn.Sequential:
+    made = TrainableThresholdIF(gradient="bptt-full")
+    return atif.network("real", num_classes=35, in_channels=1, width=width, neuron=made)
+
+
 def test_a_trajectory() -> None:
     made, state, sent, membranes = neuron(0.8), None, [], []
     for current in (0.5, 0.5, 1.9, -0.3):
@@ -54,7 +59,7 @@ def test_gradients_are_those_of_the_formula() -> None:
 
 
 def test_each_layer_begins_at_a_threshold_of_its_own() -> None:
-    net = atif.network(35, 1, 0.125, TrainableThresholdIF(gradient="bptt-full"))
+    net = network(0.125)
     thetas = [m.theta.item() for m in net.modules() if isinstance(m, TrainableThresholdIF)]
     assert len(thetas) == len(set(thetas)) == 17
     assert all(0.8 <= theta <= 1 for theta in thetas)
@@ -68,5 +73,5 @@ def test_a_firing_rate_counts_spikes_of_any_size() -> None:
 
 
 def test_the_size_is_that_of_table_5() -> None:
-    net = atif.network(35, 1, 1.0, TrainableThresholdIF(gradient="bptt-full"))
+    net = network(1.0)
     assert bsnn.model_size(net).stored_bytes / 1e6 == pytest.approx(44.743, abs=5e-4)

@@ -125,10 +125,10 @@ def test_thresholds_come_nearest_to_the_rectifier() -> None:
 @pytest.mark.parametrize("time_steps", [8, 64])
 def test_a_converted_network_gives_what_the_rectifiers_gave(time_steps: int) -> None:
     torch.manual_seed(0)
-    net = cbp.vgg16((8, "pool", 16), 5, 3, 1.0, bsnn.IF(gradient="bptt")).eval()
+    net = cbp.vgg16((8, "pool", 16), bsnn.IF(gradient="bptt"), num_classes=5).eval()
     for layer in (net.conv1, net.conv2):
         nn.init.normal_(layer.bias, std=0.2)
-    rectified = cbp.vgg16((8, "pool", 16), 5, 3, 1.0, Rectifier(gradient="bptt")).eval()
+    rectified = cbp.vgg16((8, "pool", 16), Rectifier(gradient="bptt"), num_classes=5).eval()
     rectified.load_state_dict(net.state_dict())
     x = torch.randn(64, 3, 8, 8)
     wanted, _ = rectified(x, None)

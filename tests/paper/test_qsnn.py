@@ -92,7 +92,7 @@ def test_rates_are_regulated_to_one_half() -> None:
     config = recipe("cifar10-qsnn-small")
     neuron = EightBitLIF(0.5, 1.0, Triangle(), "bptt-full")
     torch.manual_seed(0)
-    net = qsnn.network((4, "pool", 8, 8), 10, 3, 1.0, neuron)
+    net = qsnn.network((4, "pool", 8, 8), neuron=neuron)
     _, state = net.sequence([torch.randn(2, 3, 8, 8)] * config.time_steps, None)
     method = qsnn.QSNN(net, config)
     rates = [layer.fired.mean().item() / 2 for layer in state[1:]]  # T = 2, and not of the first layer
@@ -104,6 +104,6 @@ def test_rates_are_regulated_to_one_half() -> None:
 
 
 def test_only_inner_convolutions_are_binary() -> None:
-    net = qsnn.network((4, "pool", 8, 8), 10, 3, 1.0, EightBitLIF(gradient="bptt"))
+    net = qsnn.network((4, "pool", 8, 8), neuron=EightBitLIF(gradient="bptt"))
     kinds = {name: type(module) for name, module in net.named_modules() if "conv" in name or name == "classifier"}
     assert [name for name, kind in kinds.items() if kind is ScaledSignConv2d] == ["conv2", "conv3"]

@@ -25,7 +25,7 @@ def test_the_trace_sees_a_membrane_that_was_reset_twice() -> None:
 
 def test_the_first_convolution_has_a_bias_and_the_head_a_trace() -> None:
     torch.manual_seed(0)
-    net = vgg11(10, 3, 0.25, "binary", TwiceResetLIF(gradient="ndot"))
+    net = vgg11(3, 10, width=0.25, weights="binary", neuron=TwiceResetLIF(gradient="ndot"))
     assert [name for name, _ in net.named_children()][-1] == "classifier"
     assert net.conv1.bias is not None
     assert isinstance(net.classifier, TracedLinear)

@@ -16,6 +16,7 @@ from bsnn.models.vgg import scaled
 from bsnn.nn.network import ImageNetwork, Residual, Sequential
 from bsnn.nn.neuron import LIF, Neuron
 from bsnn.nn.norm import BatchNorm2d
+from bsnn.nn.synapse import TracedConv2d, Weights
 
 Convolution = Callable[..., nn.Module]
 """Called as `nn.Conv2d` is, with the channels, the size of the kernel, stride and padding."""
@@ -30,6 +31,7 @@ def basic_resnet(
     in_channels: int = 3,
     width: float = 1.0,
     stem: int = 32,
+    weights: Weights = "real",
     neuron: Neuron | None = None,
     convolution: Convolution | None = None,
     spikes_added: bool = False,
@@ -42,8 +44,9 @@ def basic_resnet(
         in_channels: Channels of an image.
         width: Factor on every number of channels.
         stem: 32 for a 3×3 convolution that keeps the size, 224 for ImageNet's 7×7 with max pooling, each with stride 2.
+        weights: Of all convolutions but the stem.
         neuron: The neuron to copy into every layer; `LIF()` by default.
-        convolution: Makes all convolutions but the stem; a real-valued one without bias by default.
+        convolution: Makes all convolutions but the stem, instead of `weights`.
         spikes_added: Whether a block ends in neurons before the shortcut is added, as in SEW-ResNet, or after.
 
     Example:
@@ -53,7 +56,7 @@ def basic_resnet(
     """
     if stem not in (224, 32):
         raise UserError(f"stem: received {stem}; expected 224 (7×7, pooled) or 32 (3×3), by image size.")
-    neuron, make = neuron or LIF(), convolution or functools.partial(nn.Conv2d, bias=False)
+    neuron, make = neuron or LIF(), convolution or functools.partial(TracedConv2d, weights=weights)
     channels = [scaled(stage, width) for stage in _STAGES[: len(blocks)]]
     first: dict[str, Any] = {"kernel_size": 3, "padding": 1}
     if stem == 224:
@@ -116,6 +119,7 @@ def wide_7b(
     num_classes: int = 10,
     in_channels: int = 2,
     width: float = 1.0,
+    weights: Weights = "real",
     neuron: Neuron | None = None,
     convolution: Convolution | None = None,
     blocks: int = 7,
@@ -129,8 +133,9 @@ def wide_7b(
         num_classes: Number of logits.
         in_channels: Channels of an image.
         width: Factor on every number of channels.
+        weights: Of all convolutions but the first.
         neuron: The neuron to copy into every layer; `LIF()` by default.
-        convolution: Makes all convolutions but the first; a real-valued one without bias by default.
+        convolution: Makes all convolutions but the first, instead of `weights`.
         blocks: Fewer than 7 for smaller images; what is left over is averaged.
 
     Example:
@@ -138,7 +143,7 @@ def wide_7b(
         >>> net(torch.zeros(1, 2, 128, 128), None)[0].shape
         torch.Size([1, 10])
     """
-    neuron, make = neuron or LIF(), convolution or functools.partial(nn.Conv2d, bias=False)
+    neuron, make = neuron or LIF(), convolution or functools.partial(TracedConv2d, weights=weights)
     made: dict[str, nn.Module] = {}
     entering = in_channels
     for number, channels in enumerate((64, 64, 64, 128, 128, 128, 128)[:blocks], start=1):

@@ -6,23 +6,18 @@ How ATIF was trained is not public. We chose AdamW without decay (which is Adam)
 batches and data of our own recipes.
 """
 
+from typing import Any
+
 from bsnn.models.basic import basic_resnet
 from bsnn.nn.compared import TrainableThresholdIF
 from bsnn.nn.network import ImageNetwork
-from bsnn.nn.neuron import Neuron
 from bsnn.nn.surrogate import Sigmoid
+from bsnn.nn.synapse import Weights
 
 
-def network(num_classes: int, in_channels: int, width: float, neuron: Neuron) -> ImageNetwork:
-    """A ResNet-18 whose layers each begin at a threshold of their own.
-
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-    """
-    net = basic_resnet(num_classes=num_classes, in_channels=in_channels, width=width, neuron=neuron)
+def network(weights: Weights, **shared: Any) -> ImageNetwork:
+    """A ResNet-18 whose layers each begin at a threshold of their own; see `basic_resnet` for the arguments."""
+    net = basic_resnet(weights=weights, **shared)
     for module in net.modules():
         if isinstance(module, TrainableThresholdIF):
             module.reset_parameters()

@@ -34,25 +34,15 @@ from bsnn.train.trainer import Trainer
 _PATIENCE = 20
 
 
-def vgg16(plan: Sequence[int | str], num_classes: int, in_channels: int, width: float, neuron: Neuron) -> ImageNetwork:
-    """A VGG without BatchNorm; with rectifiers for neurons, it has dropout of 0.25.
-
-    Args:
-        plan: As in `vgg`.
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-    """
+def vgg16(plan: Sequence[int | str], neuron: Neuron, **shared: Any) -> ImageNetwork:
+    """A VGG without BatchNorm; with rectifiers for neurons, it has dropout of 0.25. See `vgg` for the arguments."""
     net = vgg(
         plan,
-        num_classes=num_classes,
-        in_channels=in_channels,
-        width=width,
         neuron=neuron,
         convolution=functools.partial(ConstrainedConv2d, kernel_size=3, padding=1, bias=True),
         normalized=False,
         dropout=0.25 if isinstance(neuron, Rectifier) else 0.0,
+        **shared,
     )
     # torch's own initialization lets the activities of a network this deep die out.
     for module in net.modules():
@@ -63,44 +53,14 @@ def vgg16(plan: Sequence[int | str], num_classes: int, in_channels: int, width: 
     return net
 
 
-def sew_resnet18(num_classes: int, in_channels: int, width: float, neuron: Neuron) -> ImageNetwork:
-    """SEW-ResNet-18 for ImageNet.
-
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-    """
-    return basic_resnet(
-        num_classes=num_classes,
-        in_channels=in_channels,
-        width=width,
-        stem=224,
-        neuron=neuron,
-        convolution=ConstrainedConv2d,
-        spikes_added=True,
-    )
+def sew_resnet18(**shared: Any) -> ImageNetwork:
+    """SEW-ResNet-18 for ImageNet; see `basic_resnet` for the arguments."""
+    return basic_resnet(stem=224, convolution=ConstrainedConv2d, spikes_added=True, **shared)
 
 
-def conv16fc1(num_classes: int, in_channels: int, width: float, neuron: Neuron, image_size: int) -> ImageNetwork:
-    """16Conv1FC, which is SEW's Wide-7B-Net; with fewer blocks for images under 128 × 128.
-
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-        image_size: Height and width of an image.
-    """
-    return wide_7b(
-        num_classes=num_classes,
-        in_channels=in_channels,
-        width=width,
-        neuron=neuron,
-        convolution=ConstrainedConv2d,
-        blocks=min(7, image_size.bit_length() - 1),
-    )
+def conv16fc1(image_size: int, **shared: Any) -> ImageNetwork:
+    """16Conv1FC, which is SEW's Wide-7B-Net, with fewer blocks for images under 128 × 128; see `wide_7b`."""
+    return wide_7b(blocks=min(7, image_size.bit_length() - 1), convolution=ConstrainedConv2d, **shared)
 
 
 class CBP(Method):

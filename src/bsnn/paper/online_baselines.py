@@ -9,6 +9,9 @@ poolings and a larger head.
 
 import functools
 from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
 
 from bsnn.models.basic import basic_resnet
 from bsnn.models.nf_resnet import nf_resnet34
@@ -18,76 +21,26 @@ from bsnn.nn.neuron import Neuron
 from bsnn.nn.standardized import StandardizedConv2d
 
 
-def ottt_vgg(
-    plan: Sequence[int | str], num_classes: int, in_channels: int, width: float, neuron: Neuron
-) -> ImageNetwork:
-    """A VGG with standardized weights and no BatchNorm.
-
-    Args:
-        plan: As in `vgg`.
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-    """
+def ottt_vgg(plan: Sequence[int | str], in_channels: int, **shared: Any) -> ImageNetwork:
+    """A VGG with standardized weights and no BatchNorm; see `vgg` for the arguments."""
     convolution = functools.partial(StandardizedConv2d, kernel_size=3, padding=1)
-    net = vgg(
-        plan,
-        num_classes=num_classes,
-        in_channels=in_channels,
-        width=width,
-        neuron=neuron,
-        convolution=convolution,
-        normalized=False,
-    )
-    net.add_module("conv1", convolution(in_channels, net.get_submodule("conv1").out_channels))  # pyright: ignore[reportArgumentType]
+    net = vgg(plan, in_channels=in_channels, convolution=convolution, normalized=False, **shared)
+    first = net.get_submodule("conv1")
+    assert isinstance(first, nn.Conv2d)
+    net.add_module("conv1", convolution(in_channels, first.out_channels))
     return net
 
 
 def ottt_resnet34(num_classes: int, in_channels: int, width: float, neuron: Neuron) -> ImageNetwork:
-    """The normalizer-free ResNet-34.
-
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-    """
+    """The normalizer-free ResNet-34; see `nf_resnet34` for the arguments."""
     return nf_resnet34(num_classes, in_channels, width, neuron)
 
 
-def sltt_vgg(
-    plan: Sequence[int | str], num_classes: int, in_channels: int, width: float, neuron: Neuron
-) -> ImageNetwork:
-    """A VGG with dropout of 0.3 behind each layer of neurons, which SLTT can have: it keeps no trace.
-
-    Args:
-        plan: As in `vgg`.
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-    """
-    return vgg(
-        plan,
-        num_classes=num_classes,
-        in_channels=in_channels,
-        width=width,
-        weights="real",
-        neuron=neuron,
-        dropout=0.3,
-    )
+def sltt_vgg(plan: Sequence[int | str], **shared: Any) -> ImageNetwork:
+    """A VGG with dropout of 0.3 behind each layer of neurons, which SLTT can have: it keeps no trace. See `vgg`."""
+    return vgg(plan, dropout=0.3, **shared)
 
 
-def sltt_resnet34(num_classes: int, in_channels: int, width: float, neuron: Neuron) -> ImageNetwork:
-    """A ResNet-34 of two-convolution blocks.
-
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-    """
-    return basic_resnet(
-        (3, 4, 6, 3), num_classes=num_classes, in_channels=in_channels, width=width, stem=224, neuron=neuron
-    )
+def sltt_resnet34(**shared: Any) -> ImageNetwork:
+    """A ResNet-34 of two-convolution blocks; see `basic_resnet` for the arguments."""
+    return basic_resnet((3, 4, 6, 3), stem=224, **shared)

@@ -18,7 +18,6 @@ from torch import Tensor
 from bsnn.models.vgg import vgg
 from bsnn.nn.binarized import ScaledSignConv2d
 from bsnn.nn.network import ImageNetwork
-from bsnn.nn.neuron import Neuron
 from bsnn.train.method import Method
 from bsnn.train.trainer import Trainer
 
@@ -26,22 +25,9 @@ REGULATION = 5e-3
 TEMPERATURES = (0.1, 10.0)
 
 
-def network(
-    plan: Sequence[int | str], num_classes: int, in_channels: int, width: float, neuron: Neuron
-) -> ImageNetwork:
-    """A VGG with Q-SNN's binary convolutions.
-
-    Args:
-        plan: As in `vgg`.
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        neuron: The neuron to copy into every layer.
-    """
-    convolution = functools.partial(ScaledSignConv2d, kernel_size=3, padding=1)
-    return vgg(
-        plan, num_classes=num_classes, in_channels=in_channels, width=width, neuron=neuron, convolution=convolution
-    )
+def network(plan: Sequence[int | str], **shared: Any) -> ImageNetwork:
+    """A VGG with Q-SNN's binary convolutions; see `vgg` for the arguments."""
+    return vgg(plan, convolution=functools.partial(ScaledSignConv2d, kernel_size=3, padding=1), **shared)
 
 
 class QSNN(Method):

@@ -8,7 +8,7 @@ The weight gradient of the head comes from the trace of its input, its weights b
 convolution has a bias. Left as ours: the head has no bias, and Cutout comes where it always does.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ from bsnn.models import vgg
 from bsnn.models.vgg import VGG11
 from bsnn.nn.network import ImageNetwork
 from bsnn.nn.neuron import Neuron
-from bsnn.nn.synapse import TracedLinear, Weights
+from bsnn.nn.synapse import TracedLinear
 
 
 class TwiceResetState(NamedTuple):
@@ -58,17 +58,9 @@ class TwiceResetLIF(Neuron):
         return state.twice
 
 
-def vgg11(num_classes: int, in_channels: int, width: float, weights: Weights, neuron: Neuron) -> ImageNetwork:
-    """VGG-11 with the released first convolution and head.
-
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of an image.
-        width: Factor on every number of channels.
-        weights: Of the convolutions behind the first.
-        neuron: The neuron to copy into every layer.
-    """
-    net = vgg(VGG11, num_classes=num_classes, in_channels=in_channels, width=width, weights=weights, neuron=neuron)
+def vgg11(in_channels: int, num_classes: int, **shared: Any) -> ImageNetwork:
+    """VGG-11 with the released first convolution and head; see `bsnn.models.vgg11` for the arguments."""
+    net = vgg(VGG11, in_channels=in_channels, num_classes=num_classes, **shared)
     first, head = net.get_submodule("conv1"), net.get_submodule("classifier")
     assert isinstance(first, nn.Conv2d)
     assert isinstance(head, nn.Linear)
