@@ -104,7 +104,7 @@ def test_a_rule_with_a_trace_is_refused() -> None:
     with pytest.raises(bsnn.UserError, match="a product of spikes has no trace"):
         stst(neuron=bsnn.HardResetLIF(gradient="ottt"))
     with pytest.raises(bsnn.UserError, match=r"received a map of \(1, 1\) tokens; expected 2 each way"):
-        small()(torch.zeros(1, 1, 16, 16), None)
+        small().eval()(torch.zeros(1, 1, 16, 16), None)
 
 
 def test_t_bso_trains_its_binary_layers_online() -> None:

@@ -88,13 +88,13 @@ def trained(
     data = None if config.dataset == "digits" else settings.data
     folder = settings.runs / f"{settings.scale}-{name}"
     points: dict[tuple[Any, ...], dict[str, Any]] = {}
-    rows = []
     if first is None:
         rows = sweep(config, {"seed": settings.seeds, **grid}, folder, data=data)["points"]
-    for seed in settings.seeds if first else ():
-        assert first is not None
-        begun = dataclasses.replace(config, init_from=first_run(settings, *first, seed, data))
-        rows += sweep(begun, {"seed": [seed], **grid}, folder, data=data)["points"]
+    else:
+        rows = []
+        for seed in settings.seeds:
+            begun = dataclasses.replace(config, init_from=first_run(settings, *first, seed, data))
+            rows += sweep(begun, {"seed": [seed], **grid}, folder, data=data)["points"]
     for row in rows:
         fields = {name: row[name] for name in grid}
         point = points.setdefault(

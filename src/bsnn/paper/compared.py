@@ -226,7 +226,7 @@ _ROWS = (
     Compared("imagenet-sltt-t1", "ImageNet, SLTT on a ResNet-34, T = 1: 100 epochs to fine-tune from", _SLTT_IMAGENET),
     Compared(
         "imagenet-sltt",
-        "ImageNet, SLTT on a ResNet-34, T = 6, from imagenet-sltt-t1",
+        "ImageNet, SLTT, ResNet-34, T = 6, from imagenet-sltt-t1",
         replace(
             _SLTT_IMAGENET,
             time_steps=6,
@@ -246,17 +246,17 @@ _ROWS = (
     Compared("speech-commands-stst", "Google Speech Commands, STS-T, T = 4", Config(**_STST, **_SPEECH), "STS-T"),
     Compared(
         "speech-commands-atif-small",
-        "Google Speech Commands, or some of its words, on two CPU cores, ATIF, T = 4",
+        "Google Speech Commands on two CPU cores, ATIF, T = 4",
         _small("speech-commands-small", **_ATIF, width=0.25, plan=()),
     ),
     Compared(
         "speech-commands-stst-small",
-        "Google Speech Commands, or some of its words, on two CPU cores, STS-T, T = 4",
+        "Google Speech Commands on two CPU cores, STS-T, T = 4",
         _small("speech-commands-small", **_STST, width=0.25, plan=()),
     ),
     Compared(
         "speech-commands-stst-tbso-small",
-        "Google Speech Commands, or some of its words, on two CPU cores, T-BSO on STS-T's transformer, T = 4",
+        "Google Speech Commands on two CPU cores, T-BSO on STS-T's transformer, T = 4",
         _small("speech-commands-small", **_STST_TBSO, width=0.25, plan=()),
     ),
 )
