@@ -110,8 +110,8 @@ def test_online_gradients_are_exact_at_the_first_step(results) -> None:
 def test_sizes_at_the_papers_scale_are_the_papers(tmp_path) -> None:
     settings = Settings("paper", None, tmp_path)
     for row in ROWS:
-        # The paper gives SEW-ResNet-34's size for a real-valued ResNet-18, and another network's for SLTT.
-        if row.megabytes and row.megabytes not in (87.19, 34.32) and "CBP" not in row.method:
+        # The paper gives SEW-ResNet-34's size for a real-valued ResNet-18, and other networks' for SLTT.
+        if row.megabytes and row.megabytes not in (87.19, 85.15, 34.32) and "CBP" not in row.method:
             size = table2.stored_bytes(config_of(settings, row)) / 1e6
             assert size == pytest.approx(row.megabytes, rel=0.02), row
 
@@ -128,7 +128,7 @@ def test_sizes_of_every_row_are_counted() -> None:
     assert megabits == pytest.approx({15.10: 15.06, 16.60: 16.54, 1.33: 1.557}, abs=0.005)
     assert all("megabits" in found[row].remark for row in found if row.method == "CBP" and row.dataset != "imagenet")
     by_method = {row.method: size.megabytes for row, size in found.items() if row in TABLE_5}
-    assert by_method == pytest.approx({"ATIF": 44.74, "STS-T": 6.26, "T-BSO": 1.26}, abs=0.01)
+    assert by_method == pytest.approx({"ATIF": 44.74, "STS-T": 6.26, "T-BSO": 1.25}, abs=0.005)
 
 
 def test_a_size_is_that_of_the_network() -> None:
