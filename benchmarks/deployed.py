@@ -26,6 +26,7 @@ import bsnn
 from bsnn.cli._runs import export_run
 from bsnn.data.accuracy import accuracy
 from bsnn.data.dataset import Dataset
+from bsnn.data.subset import subset
 from bsnn.deploy.codec import read
 from bsnn.deploy.deployed import Deployed
 from bsnn.deploy.engine import Engine
@@ -41,17 +42,17 @@ BATCH = 50
 
 @torch.no_grad()
 def torch_steps(module: Deployed, integers: np.ndarray, steps: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Summed outputs, and the spikes of every layer, [T, B, C, H, W]."""
-    x = torch.from_numpy(integers).permute(0, 3, 1, 2)
+    """Summed outputs, and the spikes of every layer, [T, B, C, H, W], from integers [S, B, H, W, C]; S is 1 or T."""
+    frames = torch.from_numpy(integers).permute(0, 1, 4, 2, 3)
     spikes: list[list[np.ndarray]] = []
     handles = [
         neurons.register_forward_hook(lambda _m, _i, output: spikes[-1].append(output[0].spikes.numpy()))
         for neurons in module.children()
     ]
     total, state = torch.zeros(1, dtype=torch.int64), None
-    for _ in range(steps):
+    for t in range(steps):
         spikes.append([])
-        outputs, state = module(x, state)
+        outputs, state = module(frames[min(t, len(frames) - 1)], state)
         total = total + outputs
     for handle in handles:
         handle.remove()
@@ -68,13 +69,14 @@ class Exported:
         self.library, self.made = ctypes.CDLL(str(folder / "model.so")), made
         self.library.bsnn_membranes.restype = ctypes.POINTER(ctypes.c_int32)
 
-    def differences(self, engine: Engine, image: np.ndarray) -> int:
-        """Over all time steps of one image [H, W, C]: membranes and outputs that differ from the engine's."""
+    def differences(self, engine: Engine, frames: np.ndarray) -> int:
+        """Over all time steps of one sample [S, H, W, C]: membranes and outputs that differ from the engine's."""
         self.library.bsnn_reset()
         membranes, wrong = engine.artifact.membranes(1), 0
         size = sum(m.size for m in membranes)
         theirs = np.ctypeslib.as_array(self.library.bsnn_membranes(), (size,))
-        for _ in range(self.made.time_steps):
+        for t in range(self.made.time_steps):
+            image = frames[min(t, len(frames) - 1)]
             outputs = np.zeros(len(self.made.classes), np.int64)
             self.library.bsnn_step(ctypes.c_void_p(image.ctypes.data), ctypes.c_void_p(outputs.ctypes.data))
             expected = engine.run(image[None, None], 1, membranes)
@@ -91,20 +93,20 @@ def compared(made: Artifact, data: Dataset, samples: int) -> dict[str, Any]:
     spikes_seen, c99 = 0, 0
     with tempfile.TemporaryDirectory() as folder:
         exported = Exported(made, Path(folder))
-        for start in range(0, samples, BATCH):
-            raw = np.stack([data.read(i) for i in range(start, min(start + BATCH, samples))])
-            integers = first.integers(raw)
-            total, expected = torch_steps(module, integers[0], made.time_steps)
+        for inputs, _ in batches(first, subset(data, np.arange(samples)), BATCH):
+            integers = first.integers(inputs)
+            total, expected = torch_steps(module, integers, made.time_steps)
             spikes_seen += sum(layer.size for layer in expected)
             for name, engine in engines.items():
                 record: dict[str, np.ndarray] = {}
                 began = time.perf_counter()
-                found = engine.outputs(np.moveaxis(integers[0], -1, 1), record)
+                found = engine.outputs(np.moveaxis(integers, -1, 2), record)
                 seconds[name] += time.perf_counter() - began
                 outputs[name] += int((found != total).sum())
                 layers = zip(record.values(), expected, strict=True)
                 spikes[name] += sum(int((ours != theirs).sum()) for ours, theirs in layers)
-            c99 += sum(exported.differences(first, np.ascontiguousarray(image)) for image in integers[0])
+            of_each = np.ascontiguousarray(np.moveaxis(integers, 1, 0))
+            c99 += sum(exported.differences(first, frames) for frames in of_each)
     return {
         "samples": samples,
         "time_steps": made.time_steps,
@@ -125,7 +127,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     digits = bsnn.data.digits("test")
-    results = {"digits": compared(read(bsnn.digits_model()), digits, len(digits))}
+    results = {"digits": compared(read(bsnn.zoo.path("digits")), digits, len(digits))}
     print(json.dumps(results), flush=True)
     for run in options.runs:
         config = json.loads((Path(run) / "config.json").read_text())["config"]

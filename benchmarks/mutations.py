@@ -84,7 +84,7 @@ def sources(folder: Path) -> list[bytes]:
         ),
         nn.AvgPool2d(2, ceil_mode=True), nn.Flatten(), bsnn.BinaryLinear(10 * 9, 24), bsnn.LIF(), nn.Linear(24, 5),
     )  # fmt: skip
-    found = [bsnn.digits_model().read_bytes()]
+    found = [bsnn.zoo.path("digits").read_bytes()]
     for number, (net, shape) in enumerate(
         [
             (mixed, (2, 10, 10)),

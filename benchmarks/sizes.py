@@ -26,7 +26,7 @@ def main() -> None:
         networks[f"vgg11, {classes} classes"] = {"real_bytes": size.real_bytes, "stored_bytes": size.stored_bytes}
     with tempfile.TemporaryDirectory() as folder:
         file_bytes = bsnn.export(bsnn.models.vgg11(), Path(folder) / "model.bsnn", input_shape=(3, 32, 32)).bytes
-        c99 = export_c(read(bsnn.digits_model()), Path(folder) / "c", digits("test").samples[:3])
+        c99 = export_c(read(bsnn.zoo.path("digits")), Path(folder) / "c", digits("test").samples[:3])
     result = {
         "command": "python benchmarks/sizes.py",
         "versions": {"bsnn": bsnn.__version__, "torch": torch.__version__},

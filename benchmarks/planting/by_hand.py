@@ -25,7 +25,7 @@ _CHANGES: tuple[tuple[str, str, str], ...] = (
     # The running variance of many processes, biased.
     ("nn/norm.py", "variance * (count / (count - 1))", "variance"),
     # A bad gradient of a real-valued parameter is not looked for.
-    ("optim/drive.py", "for optimizer in self._ordinary:  # flip", "for optimizer in self._flip[:0]:  # flip"),
+    ("optim/drive.py", "            _check_finite(optimizer)\n", "            pass\n"),
     # A damaged checkpoint, newer than the one that is written, stays.
     ("train/checkpoint.py", "[*newer, *older[: -self.keep]", "[*older[: -self.keep]"),
     # The neuron's threshold is cut instead of rounded.

@@ -61,7 +61,10 @@ class Tree:
             cwd=ROOT, capture_output=True, text=True, check=True,
         )  # fmt: skip
         names = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
-        names += [str(library.relative_to(ROOT)) for library in ROOT.glob("src/bsnn/**/*.so")]
+        libraries = [str(library.relative_to(ROOT)) for library in ROOT.glob("src/bsnn/**/*.so")]
+        if not libraries:
+            sys.exit("no C libraries are in src/bsnn, so the tests of C would be skipped; run `make .venv/.ready`")
+        names += libraries
         shutil.rmtree(path, ignore_errors=True)
         for name in names:
             (path / name).parent.mkdir(parents=True, exist_ok=True)

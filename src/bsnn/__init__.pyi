@@ -1,7 +1,7 @@
-from bsnn import data as data, models as models, optim as optim, train as train
+from bsnn import data as data, models as models, optim as optim, train as train, zoo as zoo
 from bsnn.convert.snntorch import from_snntorch as from_snntorch
 from bsnn.convert.spikingjelly import from_spikingjelly as from_spikingjelly
-from bsnn.deploy.engine import Engine as Engine, digits_model as digits_model, load as load
+from bsnn.deploy.engine import Engine as Engine, load as load
 from bsnn.deploy.export import export as export
 from bsnn.errors import BackendWarning as BackendWarning, UserError as UserError
 from bsnn.kernels import backend as backend

@@ -171,7 +171,7 @@ def test_a_damaged_checkpoint_is_passed_over(finished_run: Path, tmp_path: Path,
 def test_a_model_file_older_than_the_run_is_made_again(finished_run: Path, tmp_path: Path, capsys) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished_run, run)
-    old = bsnn.digits_model().read_bytes()
+    old = bsnn.zoo.path("digits").read_bytes()
     (run / "model.bsnn").write_bytes(old)
     os.utime(run / "model.bsnn", ns=(0, 0))
     assert cli.main(["train", "digits", *TINY, "--out", str(run), "--resume"]) == 0
@@ -230,7 +230,7 @@ def test_the_share_of_a_class_is_of_the_frames_that_were_given(tmp_path: Path, c
     frames = np.repeat(bsnn.data.digits("test").samples[None, :1], 8, axis=0)
     np.save(tmp_path / "frames.npy", frames)
     assert cli.main(["predict", "digits", str(tmp_path / "frames.npy"), "--json"]) == 0
-    engine = bsnn.load(bsnn.digits_model())
+    engine = bsnn.load("digits")
     logits = engine.outputs(frames)[0] * engine.artifact.output_scale / 8
     share = json.loads(capsys.readouterr().out)["predictions"][0]["share"]
     assert share == pytest.approx(np.exp(logits.max()) / np.exp(logits).sum())

@@ -11,7 +11,7 @@ from bsnn.deploy.schema import Artifact, InputSpec, Synapse
 @pytest.fixture(scope="module")
 def content() -> bytes:
     """The network of digits that comes with the library."""
-    return bsnn.digits_model().read_bytes()
+    return bsnn.zoo.path("digits").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -40,13 +40,13 @@ def check(folder: Path, compiler: str) -> str:
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_the_digits_model_on_each_machine(compiler: str, tmp_path: Path) -> None:
     images = bsnn.data.digits("test").samples[:3]
-    result = export_c(read(bsnn.digits_model()), tmp_path / "c", images)
+    result = export_c(read(bsnn.zoo.path("digits")), tmp_path / "c", images)
     output = check(tmp_path / "c", compiler)
     labels = bsnn.data.digits("test").labels[:3]
     assert re.findall(r"vector \d: (\d), as expected", output) == [str(label) for label in labels]
     assert "0 of 3 vectors wrong" in output
     assert f"{result['ram_bytes']} bytes of memory" in output
-    found = inspect(read(bsnn.digits_model()))
+    found = inspect(read(bsnn.zoo.path("digits")))
     assert all(found[key] == result[key] for key in ("weight_bytes", "flash_bytes", "ram_bytes"))
     assert result["weight_bytes"] < result["flash_bytes"] < 256 * 1024
     assert result["ram_bytes"] < 64 * 1024
@@ -67,7 +67,7 @@ def test_every_op_survives_the_export(tmp_path: Path) -> None:
 def test_a_changed_weight_is_noticed(tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    export_c(read(bsnn.digits_model()), tmp_path, bsnn.data.digits("test").samples[:1])
+    export_c(read(bsnn.zoo.path("digits")), tmp_path, bsnn.data.digits("test").samples[:1])
     source = (tmp_path / "model.c").read_text()
     changed, number = re.subn(r"(multiplier0\[\d+\] = \{\n)-?\d+", r"\g<1>1", source)
     assert number == 1
@@ -78,7 +78,7 @@ def test_a_changed_weight_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_library_part_needs_nothing_but_memory_functions(tmp_path: Path) -> None:
-    export_c(read(bsnn.digits_model()), tmp_path)
+    export_c(read(bsnn.zoo.path("digits")), tmp_path)
     for name in ("engine.c", "engine.h", "convolution.h", "count.h", "count_width.h", "words.h", "model.c", "model.h"):
         text = (tmp_path / name).read_text()
         assert not re.search(r"\b(malloc|calloc|free|printf|fopen|abort|exit)\s*\(", text), name
@@ -95,7 +95,7 @@ def test_a_name_cannot_leave_itscomment() -> None:
 def test_bytes_become_the_same_integers_in_c(tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    made = read(bsnn.digits_model())
+    made = read(bsnn.zoo.path("digits"))
     export_c(made, tmp_path)
     command = ["gcc", "-std=c99", "-shared", "-fPIC", "model.c", "engine.c", "-o", "model.so"]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -108,4 +108,4 @@ def test_bytes_become_the_same_integers_in_c(tmp_path: Path) -> None:
 def test_where_one_may_not_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(bsnn.UserError, match="cannot be written"):
-        export_c(read(bsnn.digits_model()), tmp_path / "file" / "c", np.zeros((1, 1, 8, 8), np.uint8))
+        export_c(read(bsnn.zoo.path("digits")), tmp_path / "file" / "c", np.zeros((1, 1, 8, 8), np.uint8))

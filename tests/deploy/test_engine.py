@@ -252,7 +252,7 @@ def predict_in_child(engine: Engine, images: np.ndarray, queue) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_predicts() -> None:
-    engine, images = bsnn.load(bsnn.digits_model(), threads=2), bsnn.data.digits("test").samples[:4]
+    engine, images = bsnn.load("digits", threads=2), bsnn.data.digits("test").samples[:4]
     expected = engine.predict(images).tolist()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -263,7 +263,7 @@ def test_a_forked_child_predicts() -> None:
 
 
 def test_streaming_is_the_same_as_all_at_once() -> None:
-    engine = bsnn.load(bsnn.digits_model())
+    engine = bsnn.load("digits")
     images = bsnn.data.digits("test").samples[:5]
     state, total = None, 0
     for _ in range(engine.time_steps):
@@ -275,7 +275,7 @@ def test_streaming_is_the_same_as_all_at_once() -> None:
 
 
 def test_a_state_goes_in_and_stays_as_it_was() -> None:
-    engine = bsnn.load(bsnn.digits_model())
+    engine = bsnn.load("digits")
     images = bsnn.data.digits("test").samples[:2]
     _, state = engine.step(images)
     before = [membrane.copy() for membrane in state.membranes]
@@ -286,7 +286,7 @@ def test_a_state_goes_in_and_stays_as_it_was() -> None:
 
 
 def test_bytes_and_normalized_numbers_agree() -> None:
-    engine, data = bsnn.load(bsnn.digits_model()), bsnn.data.digits("test")
+    engine, data = bsnn.load("digits"), bsnn.data.digits("test")
     spec = engine.artifact.input
     integers = spec.from_bytes(data.samples)
     assert np.abs(integers.astype(int) - spec.from_reals(spec.normalize(data.samples))).max() <= 1
@@ -307,12 +307,12 @@ def test_bytes_and_normalized_numbers_agree() -> None:
 )
 def test_wrong_inputs_are_refused(x: np.ndarray, message: str) -> None:
     with pytest.raises(bsnn.UserError, match=message):
-        bsnn.load(bsnn.digits_model()).predict(x)
+        bsnn.load("digits").predict(x)
 
 
 def test_loading_and_predicting_never_imports_torch() -> None:
     code = (
-        "import sys, bsnn, numpy; engine = bsnn.load(bsnn.digits_model()); "
+        "import sys, bsnn, numpy; engine = bsnn.load('digits'); "
         "engine.predict(numpy.zeros((1, 1, 8, 8), numpy.uint8)); "
         "import bsnn.cli, bsnn.deploy.files, bsnn.deploy.inspection; bsnn.deploy.inspection.inspect(engine.artifact); "
         "heavy = {'torch', 'scipy', 'PIL', 'sklearn', 'matplotlib'} & set(sys.modules); assert not heavy, heavy"

@@ -17,7 +17,7 @@ from bsnn.deploy.schema import InputSpec
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return bsnn.load(bsnn.digits_model())
+    return bsnn.load("digits")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from bsnn.deploy.schema import Artifact, InputSpec, Lif, Scale, Synapse
 
 @pytest.fixture(scope="module")
 def digits() -> Artifact:
-    return read(bsnn.digits_model())
+    return read(bsnn.zoo.path("digits"))
 
 
 @pytest.mark.parametrize("word_bits", [32, 64])

@@ -119,6 +119,41 @@ def test_resume_with_another_time_steps_shape_or_rule_is_refused_and_changes_not
         TBSO([weight], time_steps=4).load_state_dict(without)
 
 
+def test_more_time_steps_by_hand() -> None:
+    # β1 = β2 = 0.5, γ = 0.5, ε = 0. At T = 1: G = (2, −2), v = 2, M = (1, −1) flips both weights to (−1, 1).
+    # T = 2 divides losses by two: v = 2/4 for both time steps. t = 1: G = (−2, 1), v[1] = 0.5·0.5 + 0.5·2.5 = 1.5;
+    # threshold 0.5·√1.5 ≈ 0.612, M = (−0.5, 0), W·M = (0.5, 0): none. Unscaled, v[1] would be 2.25, and from 0 1.25.
+    weight = parameter(1, -1)
+    flip = TBSO([weight], gamma=0.5, betas=(0.5, 0.5), eps=0.0, time_steps=1)
+    give(weight, 2.0, -2.0)
+    flip.step(t=0)
+    flip.change_time_steps(2)
+    assert flip.state[weight]["second_moment"].tolist() == [0.5, 0.5]
+    assert flip.momentum(weight).tolist() == [1.0, -1.0]
+    give(weight, -2.0, 1.0)
+    flip.step(t=1)
+    assert flip.state[weight]["second_moment"].tolist() == [0.5, 1.5]
+    assert signs(weight).tolist() == [-1, 1]
+    resumed = TBSO([parameter(1, 1)], gamma=0.5, betas=(0.5, 0.5), eps=0.0, time_steps=2)
+    resumed.load_state_dict(flip.state_dict())
+    flip.change_time_steps(1)
+    assert flip.state[weight]["second_moment"].tolist() == [2.0], "fewer time steps keep the first"
+    with pytest.raises(bsnn.UserError, match="received t=1; expected the time step of the gradients, 0 to 0"):
+        flip.step(t=1)
+
+
+def test_a_change_of_time_steps_that_cannot_be_is_refused() -> None:
+    weight = parameter(1, -1)
+    flip = TBSO([weight], time_steps=2)
+    with pytest.raises(bsnn.UserError, match="received time_steps=0; expected a whole number"):
+        flip.change_time_steps(0)
+    give(weight, 1.0, 1.0)
+    flip.accumulate(t=0)
+    with pytest.raises(bsnn.UserError, match="change_time_steps: gradients of an unfinished sequence"):
+        flip.change_time_steps(4)
+    BSO([parameter(1)]).change_time_steps(4)  # it does not tell them apart
+
+
 def test_loading_keeps_the_type_of_the_state() -> None:
     weight = BinaryParameter.from_signs(torch.randn(9))
     flip = TBSO([weight], time_steps=2)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from bsnn import cli
 from bsnn.nn.size import model_size
@@ -16,6 +17,7 @@ from bsnn.paper._trained import DIGITS
 from bsnn.paper.numbers import TABLE_2, TABLE_5
 from bsnn.paper.recipes import recipe
 from bsnn.paper.sizes import sizes, stored_bytes
+from bsnn.train import Config
 from bsnn.train.build import build_network
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -156,6 +158,8 @@ def test_what_only_a_small_scale_explains_is_not_said_of_the_papers(tmp_path, mo
 
     for module in (_comparison, table3, table4, table5):
         monkeypatch.setattr(module, "trained", trained)
+    for module in (_comparison, table5):
+        monkeypatch.setattr(module, "check_all", lambda *_: None)
     for target in (table3, table4, table5, figure5):
         small, paper = (" ".join(target.measure(Settings(s, None, tmp_path)).notes) for s in ("small", "paper"))
         assert any(word in small for word in ("Ours is", "do not compare"))
@@ -171,6 +175,7 @@ def test_figure_5_takes_any_number_of_time_steps(tmp_path, monkeypatch) -> None:
         return [{"accuracies": [0.5], "minutes": [1.0], "runs": ["r"], "git_commits": [None]}]
 
     monkeypatch.setattr(_comparison, "trained", trained)
+    monkeypatch.setattr(_comparison, "check_all", lambda *_: None)
     findings = figure5.measure(Settings("paper", None, tmp_path, (1, 4)))
     assert sorted(asked) == [("cifar100", rule, steps, 400) for rule in ("bso", "tbso") for steps in (1, 4)]
     values = {tuple(row[:2]): row[2] for row in findings.tables[0]["rows"]}
@@ -204,6 +209,69 @@ def test_both_stages_are_trained_with_the_same_seed(tmp_path, monkeypatch) -> No
     for seed in range(3):
         run = f"small-cifar10-cbp-ann/seed={seed}"
         assert asked[2 * seed : 2 * seed + 2] == [(run, seed, rectifier), (run, [seed], "if")]
+
+
+def imagenet_like(folder: Path, classes: int) -> Path:
+    """Folders of classes as ImageNet has them, with a picture in each."""
+    for split, number in itertools.product(("train", "val"), range(classes)):
+        (folder / split / f"n{number:08d}").mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(folder / split / f"n{number:08d}" / "1.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("target", "scale"), [("table2", "paper"), ("figure5", "paper"), ("table5", "paper"), ("ablation", "small")]
+)
+def test_nothing_begins_that_cannot_be_finished(target, scale, tmp_path, monkeypatch, capsys) -> None:
+    data = imagenet_like(tmp_path / "data", 3)
+    begun: list[str] = []
+    for module in (_comparison, table5, ablation):
+        monkeypatch.setattr(module, "trained", lambda settings, name, *_, **__: begun.append(name))
+    options = ["--scale", scale, "--data", str(data), "--results", str(tmp_path), "--runs", str(tmp_path / "runs")]
+    assert cli.main(["reproduce", target, *options]) == 2
+    assert str(data) in capsys.readouterr().err
+    assert not begun
+
+
+def test_imagenet_at_the_papers_scale_is_trained_in_both_stages(tmp_path, monkeypatch) -> None:
+    point = {"accuracies": [0.5] * 3, "minutes": [1.0] * 3, "runs": ["r"] * 3, "git_commits": [None] * 3}
+    checked, begun = [], []
+
+    def trained(settings, name, config, grid=None, first=None):
+        begun.append((name, config, first))
+        return [point]
+
+    monkeypatch.setattr(_trained, "check_ready", lambda config, data: checked.append(config))
+    monkeypatch.setattr(_comparison, "trained", trained)
+    findings = table2.measure(Settings("paper", str(imagenet_like(tmp_path / "data", 1000)), tmp_path / "runs"))
+    firsts = {name.removeprefix("table2-imagenet-"): first and first[0] for name, _, first in begun}
+    assert firsts == {
+        "real-weights-BPTT-ResNet-18-t4": None,
+        "CBP-ResNet-18-t4": "imagenet-cbp-snn",
+        "T-BSO-ResNet-18-t4": None,
+        "OTTT-ResNet-34-t6": None,
+        "SLTT-ResNet-34-t6": "imagenet-sltt-t1",
+        "T-BSO-ResNet-18-t6": None,
+    }
+    # What a row begins with is checked as well, and neither needs the other's run.
+    first_stages = [first[1] for _, _, first in begun if first]
+    assert checked == [*first_stages, *(dataclasses.replace(config, init_from="") for _, config, _ in begun)]
+    assert [config.stages[0]["epochs"] for config in checked if config.stages] == [100, 100]
+    assert not any(config.init_from for config in checked)
+    assert "Test accuracy on imagenet" in findings.tables[0]["caption"]
+
+
+def test_what_is_trained_needs_no_data_to_be_checked(tmp_path, monkeypatch) -> None:
+    settings, config = Settings("smoke", str(tmp_path), tmp_path / "runs"), dataclasses.replace(DIGITS, epochs=2)
+    checked: list[Config] = []
+    monkeypatch.setattr(_trained, "check_ready", lambda config, data: checked.append(config))
+    for lines in (1, 2):
+        folder = tmp_path / "runs" / "smoke-some" / "seed=0"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "metrics.jsonl").write_text("{}\n" * lines)
+        _trained.check_all(settings, {"some": config, "other": config})
+    # The same config is looked at once; when "some" is finished, "other" still has to be.
+    assert checked == [config, config]
 
 
 def test_results_name_the_commits_that_trained_them(results) -> None:

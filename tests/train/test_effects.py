@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from training_runs import VARIABLE
+from training_runs import VARIABLE, uncounted
 
 from bsnn import UserError, cli
 from bsnn.data.subset import some_samples
@@ -49,6 +49,7 @@ OTHER: dict[str, Any] = {
     "batch_size": 8,
     "statistics_batches": 1,
     "image_size": 8,
+    "stages": ({"epochs": 1, "time_steps": 1},),
 }
 # Where a field that has no effect in BASE has one.
 ENABLED: dict[str, dict[str, Any]] = {
@@ -59,6 +60,7 @@ ENABLED: dict[str, dict[str, Any]] = {
     "nesterov": {"sgd_momentum": 0.5},
     "crop_mode": {"crop_padding": 2},
     "alternating_flip": {"flip": True, "epochs": 3},
+    "schedule_span": {"stages": ({"epochs": 1, "time_steps": 1},)},
 }
 # Fields that need more than a small run: where they are tested.
 ELSEWHERE = {
@@ -86,12 +88,6 @@ def changed(config: Config, name: str) -> Config:
     choices = [choice for choice in choices_of(field) if choice != value]
     steps = {bool: lambda: not value, int: lambda: value + 1, float: lambda: value + 0.25}
     return dataclasses.replace(config, **{name: choices[0] if choices else steps[type(value)]()})
-
-
-def uncounted(update: Any) -> int:
-    """Runs an update without counting its memory, which takes as long as all the rest of a small run."""
-    update()
-    return 0
 
 
 @pytest.fixture(scope="module")

@@ -193,6 +193,16 @@ def test_the_command_trains_where_it_is_told_to(tmp_path: Path, monkeypatch: pyt
     assert "device" not in recorded_config
 
 
+@pytest.mark.parametrize("neuron", ["hard-lif", "alif", "lif"])
+def test_a_network_without_a_deployed_form_is_told_of_before_it_is_trained(neuron: str, tmp_path: Path, capfd) -> None:
+    options = ["--plan", "4,4", "--train-samples", "32", "--epochs", "1", "--out", str(tmp_path / "run")]
+    assert cli.main(["train", "digits", *options, "--neuron", neuron]) == 0
+    told, trained, _ = capfd.readouterr().err.partition("bsnn: epoch 1/1")
+    assert trained
+    assert ("warning: there will be no model.bsnn: " in told) == (neuron != "lif")
+    assert (tmp_path / "run" / "model.bsnn").exists() == (neuron == "lif")
+
+
 def test_a_residual_network_is_trained_and_exported(tmp_path: Path, capfd) -> None:
     options = ["--model", "residual", "--plan", "4,down,8,8", "--train-samples", "64", "--epochs", "1", "--json"]
     assert cli.main(["train", "digits", *options, "--out", str(tmp_path / "run")]) == 0

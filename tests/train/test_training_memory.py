@@ -1,7 +1,8 @@
-"""The memory that a run counts, and the warning if there is too little."""
+"""The memory that a run counts, and the warning if there is too little of it, or too little room on the disk."""
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,31 @@ def test_a_run_that_needs_several_times_the_memory_is_refused(monkeypatch: pytes
     ):
         train.train(SMALL, tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_the_most_demanding_stage_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needed(config: Config) -> int:
+        run, sizes = Trainer(config, *load_data(config, None)), []
+        monkeypatch.setattr(fit, "_needed_bytes", lambda *_: sizes.append(original(*_)) or sizes[-1])
+        fit.check_memory(run)
+        return max(sizes)
+
+    original = fit._needed_bytes
+    staged = dataclasses.replace(SMALL, epochs=2, stages=({"epochs": 1, "image_size": 6, "batch_size": 32},))
+    assert needed(staged) == needed(SMALL)
+    larger = dataclasses.replace(SMALL, epochs=2, stages=({"epochs": 1, "batch_size": 128},))
+    assert needed(larger) > 1.5 * needed(SMALL)
+
+
+def test_checkpoints_that_do_not_fit_onto_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = Trainer(dataclasses.replace(SMALL, sgd_momentum=0.9), *load_data(SMALL, None))
+    one = run.standing_bytes() + sum(p.nbytes for p in bsnn.split_parameters(run.net)[1])
+    for free, expected in ((5 * one, ""), (5 * one - 1, "5 checkpoints take about"), (2 * one, "5 checkpoints")):
+        monkeypatch.setattr(fit.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        assert expected in "".join(fit.check_disk(run, tmp_path, 5))
+    monkeypatch.setattr(fit.shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * one - 1))
+    with pytest.raises(UserError, match="GB are free; make room, or choose another --out"):
+        train.train(run.config, tmp_path / "run")
 
 
 @pytest.mark.parametrize("side", [3_000, 30_000, 3_000_000])

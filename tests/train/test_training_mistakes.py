@@ -48,6 +48,7 @@ from bsnn.train.run import RunDirectory
         (["--early-stopping", "3"], "early_stopping: received 3 without held-out samples; set validation_samples"),
         (["--final-test", "no"], "final_test: received no without held-out samples; set validation_samples"),
         (["--select", "test", "--validation-samples", "9"], "which keep the test set for the end; expected validation"),
+        (["--cutout", "9"], "cutout: received a square of 9 pixels for digits, whose samples are 8 × 8; expected one"),
         (["--leak", "2"], "leak: received 2.0; expected a number, 0 to 1"),
         (["--learning-rate", "-0.1"], "learning_rate: received -0.1; expected a number, at least 0"),
         (["--no-such-field", "2"], "unrecognized arguments: --no-such-field 2"),

@@ -14,14 +14,14 @@ import sys
 from collections.abc import Sequence
 
 import bsnn
-from bsnn.cli import bench, data, demo, evaluate, export, inspect, predict, recipes, report, reproduce, train
+from bsnn.cli import bench, data, demo, evaluate, export, inspect, models, predict, recipes, report, reproduce, train
 from bsnn.cli._parser import Parser
 from bsnn.errors import UserError
 
 __all__ = ["main", "parser"]
 
 # In the order of the help.
-_COMMANDS = (demo, data, recipes, train, evaluate, export, predict, inspect, bench, report, reproduce)
+_COMMANDS = (demo, data, recipes, train, evaluate, models, export, predict, inspect, bench, report, reproduce)
 _OPTION = re.compile(r"^--\w+")
 
 

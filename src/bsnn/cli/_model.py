@@ -1,29 +1,21 @@
-"""How a MODEL argument is read: a model file, a run directory that holds one, or the name of the shipped model."""
+"""How a MODEL argument is read: a model file, a run directory that holds one, or the name of a shipped model."""
 
-from pathlib import Path
 from typing import Any
 
 import bsnn
 from bsnn.errors import UserError
+from bsnn.zoo.cards import find
 
-_SHIPPED = "digits"
-
-
-def is_model(path: str) -> bool:
-    """Whether this is a file or the shipped model, as opposed to a run directory."""
-    return _is_shipped(path) or Path(path).is_file()
+MODEL_HELP = "a model file, a run directory that holds one, or the name of a shipped model (`bsnn models`)"
 
 
-def open_model(path: str) -> Any:
+def open_model(model: str) -> Any:
     """Loads the engine of a model."""
-    if _is_shipped(path):
-        return bsnn.load(bsnn.digits_model())
-    if Path(path).is_dir() and not (Path(path) / "model.bsnn").exists():
-        if not (Path(path) / "config.json").exists():
-            raise UserError(f"{path!r} is a folder, but not a run; expected a model file, or a run directory.")
-        raise UserError(f"{path} holds no model.bsnn; make it with: bsnn export {path}")
-    return bsnn.load(path)
-
-
-def _is_shipped(path: str) -> bool:
-    return path == _SHIPPED and not Path(path).exists()
+    place = find(model)
+    if place.is_dir() and not (place / "model.bsnn").exists():
+        if not (place / "config.json").exists():
+            raise UserError(
+                f"{model!r} is a folder, but not a run; expected a model file, a run directory, or a shipped model."
+            )
+        raise UserError(f"{model} holds no model.bsnn; make it with: bsnn export {model}")
+    return bsnn.load(place)

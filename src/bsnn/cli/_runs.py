@@ -1,12 +1,34 @@
-"""Where training meets deployment: the model file of a run."""
+"""Where training meets deployment: the model file of a run, and whether there will be one."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bsnn.deploy.export import export
-from bsnn.train.build import load_test_set
+from bsnn.deploy.lowering import lower
+from bsnn.deploy.quantize import input_spec
+from bsnn.errors import UserError
 from bsnn.train.config import data_of_run
-from bsnn.train.load import CheckpointName, load_network
+from bsnn.train.display import report
+from bsnn.train.load import CheckpointName, load_network, samples_for
+from bsnn.train.trainer import Trainer
+
+
+class DeploymentNotice:
+    """A callback that says before the first epoch if there will be no model file, and why."""
+
+    def on_start(self, trainer: Trainer) -> None:
+        """Tries the conversion on the network as it is."""
+        # On the CPU, where the conversion computes; it may draw random numbers, which are the training's.
+        net = trainer.net if trainer.world.device.type == "cpu" else copy.deepcopy(trainer.net).cpu()
+        spec, time_steps = trainer.spec, trainer.config.time_steps
+        try:
+            with torch.random.fork_rng(devices=[]):
+                lower(net, input_spec(spec, bounded=True), name=spec.name, classes=spec.classes, time_steps=time_steps)
+        except UserError as error:
+            report(f"warning: there will be no model.bsnn: {error}")
 
 
 def export_run(
@@ -31,8 +53,8 @@ def export_run(
         trained.net,
         out,
         spec=trained.spec,
-        data=load_test_set(trained.config, data or data_of_run(path)) if compare else None,
-        time_steps=trained.config.time_steps,
+        data=samples_for(trained, data or data_of_run(path)) if compare else None,
+        time_steps=trained.time_steps,
         firing_rates=trained.metrics.get("firing_rates", {}),
     )
     result: dict[str, Any] = {"path": exported.path, "bytes": exported.bytes}

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from bsnn.cli._model import open_model
+from bsnn.cli._model import MODEL_HELP, open_model
 from bsnn.cli._parser import Result, add_command, count, real
 from bsnn.errors import UserError
 from bsnn.extras import need
@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
     _add_update(benches, "memory", run_memory, lengths=[1, 35, 1000])
     _add_update(benches, "training", run_training, lengths=[])
     inference = add_command(benches, "inference", run_inference, text_inference)
-    inference.add_argument("--model", metavar="RUN|MODEL", help="also a trained network: a model file or run directory")
+    inference.add_argument("--model", metavar="RUN|MODEL", help=f"also a trained network: {MODEL_HELP}")
     inference.add_argument("--data", metavar="DIR", help="show it the test images of this data set (random numbers)")
 
 

@@ -4,21 +4,26 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bsnn.atomic import check_writable
-from bsnn.cli._model import is_model, open_model
+from bsnn.atomic import check_writable, write_file
+from bsnn.cli._model import open_model
 from bsnn.cli._parser import Result, add_checkpoint, add_command, refuse_checkpoint
 from bsnn.errors import UserError
 from bsnn.extras import need
+from bsnn.zoo.cards import find, names
 
 
 def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "export", run, text)
-    parser.add_argument("path", metavar="RUN|MODEL", help="a run directory; for C also a model file")
+    parser.add_argument(
+        "path", metavar="RUN|MODEL", help="a run directory, or the name of a shipped model; for C also a model file"
+    )
     parser.add_argument(
         "--format", choices=("bsnn", "c"), default="bsnn", help="model file (default), or a folder of C99"
     )
-    parser.add_argument("--out", metavar="PATH", help="where to write (RUN/model.bsnn, or a folder RUN/c or MODEL-c)")
+    parser.add_argument(
+        "--out", metavar="PATH", help="where to write (RUN/model.bsnn or MODEL.bsnn; for C a folder, RUN/c or MODEL-c)"
+    )
     parser.add_argument(
         "--data",
         metavar="DIR",
@@ -32,15 +37,17 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> Result:
     """Write a trained network as a model file that runs without torch, or as C99 for a microcontroller."""
-    path = Path(options.path)
+    path = find(options.path)
     if options.format == "c":
         refuse_checkpoint(options)
-        out = Path(options.out or (path / "c" if path.is_dir() else f"{path.with_suffix('')}-c"))
+        out = Path(options.out or (path / "c" if path.is_dir() else f"{Path(options.path).with_suffix('')}-c"))
         check_writable(out / "model.c", making_folders=True)
         engine = open_model(options.path)
         samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, 4) if options.data else None
         return need("bsnn.deploy.formats.c").export_c(engine.artifact, out, samples)
-    if is_model(options.path):
+    if options.path in names():
+        return _copy_shipped(options, path)
+    if path.is_file():
         raise UserError(f"{path}: received a file; expected a run directory (or, for a model file, --format c).")
     out = Path(options.out or path / "model.bsnn")
     if options.out or path.is_dir():
@@ -49,6 +56,23 @@ def run(options: argparse.Namespace) -> Result:
     return need("bsnn.cli._runs").export_run(
         path, out, compare=compare, data=options.data, checkpoint=options.checkpoint
     )
+
+
+def _copy_shipped(options: argparse.Namespace, path: Path) -> Result:
+    """Writes the file of a shipped model where the user wants it."""
+    refuse_checkpoint(options)
+    if options.compare or options.data:
+        raise UserError(
+            f"--{'compare' if options.compare else 'data'}: received {options.path}, a shipped model; expected a run, "
+            f"which holds the network to compare with. Its accuracy: bsnn evaluate {options.path} --data DIR."
+        )
+    out = Path(options.out or path.name)
+    if out.exists() and not options.out:
+        raise UserError(f"{out} is there already; expected a free name. To replace it, give --out {out}.")
+    check_writable(out)
+    content = path.read_bytes()
+    write_file(out, content)
+    return {"path": str(out), "bytes": len(content)}
 
 
 def text(result: Result) -> str:

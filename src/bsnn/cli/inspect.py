@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from bsnn.cli._model import open_model
+from bsnn.cli._model import MODEL_HELP, open_model
 from bsnn.cli._parser import Result, add_command
 from bsnn.extras import need
 
@@ -11,7 +11,7 @@ from bsnn.extras import need
 def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "inspect", run, text)
-    parser.add_argument("path", metavar="RUN|MODEL", help="a model file, a run directory, or `digits`")
+    parser.add_argument("path", metavar="RUN|MODEL", help=MODEL_HELP)
 
 
 def run(options: argparse.Namespace) -> Result:

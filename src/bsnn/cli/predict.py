@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bsnn.cli._model import open_model
+from bsnn.cli._model import MODEL_HELP, open_model
 from bsnn.cli._parser import Result, add_command
 from bsnn.extras import need
 
@@ -12,7 +12,7 @@ from bsnn.extras import need
 def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "predict", run, text)
-    parser.add_argument("path", metavar="MODEL", help="a model file, a run directory, or `digits` for the one shipped")
+    parser.add_argument("path", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="+", help="pictures, sounds, recordings, .npy, or a folder of these"
     )

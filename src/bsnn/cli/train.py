@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config, choices_of, why_unused, written
 from bsnn.train.effects import PLAN_WORDS
+from bsnn.train.stages import CHANGEABLE, stages_of
 
 _USAGE = "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--sweep FIELD=V1,V2,...]"
 
@@ -84,6 +85,8 @@ def _reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]
         bool: (yes_or_no, "yes|no"),
         str: (str, field.metadata["metavar"]),
     }
+    if field.name == "stages":
+        return _stages, field.metadata["metavar"]
     return readers.get(field.type, (_channels, "C1,C2,..."))
 
 
@@ -95,6 +98,28 @@ def _channels(text: str) -> tuple[int | str, ...]:
             f"received {text!r}; expected channels, with pool or down between, as 32,64,pool,128"
         )
     return tuple(part if part in words else int(part) for part in parts)
+
+
+def _stages(text: str) -> tuple[dict[str, Any], ...]:
+    """Reads the stages of a run, as `epochs=18,time_steps=1; epochs=1,image_size=24`."""
+    fields = {field.name: field for field in dataclasses.fields(Config)}
+    found = []
+    for part in filter(str.strip, text.split(";")):
+        changes: dict[str, Any] = {}
+        for item in part.split(","):
+            name, _, value = (word.strip() for word in item.partition("="))
+            name = name.replace("-", "_")
+            if name not in CHANGEABLE or not value or name in changes:
+                raise argparse.ArgumentTypeError(
+                    f"received {item.strip()!r} in {part.strip()!r}; expected FIELD=VALUE, each field once, with some "
+                    f"of {', '.join(CHANGEABLE)}"
+                )
+            choices = choices_of(fields[name])
+            if choices and value not in choices:
+                raise argparse.ArgumentTypeError(f"received {item.strip()!r}; expected one of {', '.join(choices)}")
+            changes[name] = _reader(fields[name])[0](value)
+        found.append(changes)
+    return tuple(found)
 
 
 def run(options: argparse.Namespace) -> Result:
@@ -115,6 +140,7 @@ def run(options: argparse.Namespace) -> Result:
     # A sweep goes on by itself, so its folder is always the same one.
     out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
     shared = {name: getattr(options, name) for name in ("data", "workers", "checkpoint_minutes", "device")}
+    shared["callbacks"] = [need("bsnn.cli._runs").DeploymentNotice()]
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         if grid:
@@ -130,14 +156,23 @@ def run(options: argparse.Namespace) -> Result:
         signal.signal(signal.SIGTERM, before)
 
 
-def _refuse_unused(configs: Sequence[Config], given: Iterable[str]) -> None:
-    """Refuses options that have no effect in the run, or in any run of a sweep."""
+def _refuse_unused(configs: Sequence[Config], given: Collection[str]) -> None:
+    """Refuses options that have no effect in any stage of the run, or of any run of a sweep."""
+    stages = [stage.config for config in configs for stage in stages_of(config)[:-1]]
     for name in given:
-        reasons = [why_unused(config, name) for config in configs]
+        reasons = [why_unused(config, name) for config in (*configs, *stages)]
         if all(reasons):
             raise UserError(
                 f"{_option(name)}: {reasons[0]}, so it would do nothing here. Leave it out, or change that."
             )
+    if "stages" in given:
+        for stage in stages_of(configs[0])[:-1]:
+            # The size of images is a field of some data sets, and of the stages of all.
+            for name in configs[0].stages[stage.number - 1].keys() - {"image_size"}:
+                if reason := why_unused(stage.config, name):
+                    raise UserError(
+                        f"--stages: {name} in stage {stage.number}: {reason}. Leave it out, or change that."
+                    )
 
 
 def _option(name: str) -> str:

@@ -185,9 +185,8 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches in a training epoch, the same for every rank."""
-        full, rest = divmod(len(self.dataset), self.batch_size * self.world_size)
-        # Every rank must take part in every update, so a rest that does not reach them all is left out.
-        return full + (rest >= self.world_size and not self.drop_last)
+        stride = self.batch_size * self.world_size
+        return num_batches(len(self.dataset), stride, self.world_size, drop_last=self.drop_last)
 
     def epoch(self, number: int, start_batch: int = 0, *, mixed: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches: the order and the augmentation of epoch `number`, from batch `start_batch` on.
@@ -276,6 +275,24 @@ class Loader:
             yield part, batch
 
 
+def num_batches(samples: int, batch_size: int, world_size: int = 1, *, drop_last: bool = False) -> int:
+    """Batches in a training epoch.
+
+    Args:
+        samples: In the data set.
+        batch_size: Samples in a batch of all processes together.
+        world_size: Number of processes.
+        drop_last: Leave out the last batch when it is not full.
+
+    Example:
+        >>> num_batches(10, 4), num_batches(9, 4, world_size=2)
+        (3, 2)
+    """
+    full, rest = divmod(samples, batch_size)
+    # Every rank must take part in every update, so a rest that does not reach them all is left out.
+    return full + (rest >= world_size and not drop_last)
+
+
 def _check(dataset: Dataset, augment: Augmentation | None) -> None:
     """Refuses what would give wrong batches in silence."""
     name, labels = dataset.name, dataset.labels
@@ -286,7 +303,12 @@ def _check(dataset: Dataset, augment: Augmentation | None) -> None:
     if len(dataset.shape) != len(axes):
         raise UserError(f"{name} has samples of shape {tuple(dataset.shape)}; expected ({', '.join(axes)})")
     check_channels(dataset)
-    channels = dataset.shape[-3]
+    *_, channels, height, width = dataset.shape
+    if augment and augment.cutout > min(height, width):
+        raise UserError(
+            f"cutout: received a square of {augment.cutout} pixels for {name}, whose samples are {height} × {width}; "
+            "expected one that is not larger. 0 switches it off."
+        )
     if augment and augment.autoaugment and (dataset.kind != "image" or channels != 3 or dataset.scale != 255):
         raise UserError(
             f"AutoAugment's policy is for RGB bytes, and {name} has {dataset.kind} samples of shape "

@@ -46,7 +46,7 @@ def footprint(artifact: Artifact) -> Footprint:
 
     Example:
         >>> from bsnn.deploy.codec import read
-        >>> found = footprint(read(bsnn.digits_model()))
+        >>> found = footprint(read(bsnn.zoo.path("digits")))
         >>> found.flash < 256 * 1024, found.ram < 64 * 1024
         (True, True)
     """

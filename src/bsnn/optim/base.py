@@ -273,6 +273,15 @@ class FlipOptimizer(GradientOptimizer):
         """The time step, if the rule can use it."""
         return t
 
+    def change_time_steps(self, time_steps: int) -> None:
+        """Goes on with another number of time steps; only a rule that tells time steps apart has something to do."""
+        if self.time_steps is None:
+            return
+        raise UserError(
+            f"{type(self).__name__}: received time_steps={time_steps} for an optimizer of {self.time_steps}; its rule "
+            "does not say what becomes of its state. Override change_time_steps, or build another optimizer."
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Settings, momentum and second moments; see `torch.optim.Optimizer.state_dict`."""
         self._check_finished("state_dict")

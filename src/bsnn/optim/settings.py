@@ -74,7 +74,7 @@ class Settings(dict[str, Any]):
             if name == "time_steps" and value != self[name]:
                 raise UserError(
                     f"{self._owner}: received time_steps={value!r} for a group; expected {self[name]}, which the whole "
-                    "optimizer was built with. Build another one."
+                    "optimizer has. Call its change_time_steps, or build another one."
                 )
         check_numbers(changes)
         super().update(changes)

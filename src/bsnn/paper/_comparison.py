@@ -2,11 +2,11 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bsnn.paper._target import Settings
-from bsnn.paper._trained import CIFAR10, config_at, scaled_down, trained
+from bsnn.paper._trained import CIFAR10, check_all, config_at, scaled_down, trained
 from bsnn.paper.compared import COMPARED
 from bsnn.paper.numbers import TABLE_2, Published
 from bsnn.paper.recipes import RECIPE_OF, recipe
@@ -97,11 +97,22 @@ def config_of(settings: Settings, row: Row) -> Config:
     return dataclasses.replace(config_at(settings, CIFAR10, row.recipe), time_steps=row.time_steps, **fields)
 
 
-def train_row(settings: Settings, row: Row) -> dict[str, Any]:
-    """The row with what was trained. Table 2 and Figure 5 share their runs."""
-    name = re.sub(r"[^\w.-]+", "-", f"table2-{row.dataset}-{row.method}-t{row.time_steps}", flags=re.ASCII)
-    (point,) = trained(settings, name, config_of(settings, row), first=_first_stage(settings, row))
-    return {**row._asdict(), **point}
+def train_rows(settings: Settings, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows with what was trained, after it is known that all can be. Table 2 and Figure 5 share their runs."""
+    configs = {row: config_of(settings, row) for row in rows}
+    firsts = {row: _first_stage(settings, row) for row in rows}
+    # What a row begins with may still have to be trained, so each of the two is checked by itself.
+    alone = {_run_name(row): dataclasses.replace(config, init_from="") for row, config in configs.items()}
+    check_all(settings, {**dict(first for first in firsts.values() if first), **alone})
+    return [
+        {**row._asdict(), **point}
+        for row, config in configs.items()
+        for point in trained(settings, _run_name(row), config, first=firsts[row])
+    ]
+
+
+def _run_name(row: Row) -> str:
+    return re.sub(r"[^\w.-]+", "-", f"table2-{row.dataset}-{row.method}-t{row.time_steps}", flags=re.ASCII)
 
 
 def _first_stage(settings: Settings, row: Row) -> tuple[str, Config] | None:

@@ -12,7 +12,7 @@ from bsnn.paper.compared import small_version
 from bsnn.paper.recipes import recipe
 from bsnn.train.config import Config
 from bsnn.train.effects import PLAN_WORDS
-from bsnn.train.loop import train
+from bsnn.train.loop import check_ready, train
 from bsnn.train.sweep import sweep
 
 # A quarter of the digits and a narrow network: with all of them nearly every setting ends above 99 %.
@@ -85,8 +85,7 @@ def trained(
         (below `settings.runs`) and the commits that trained them.
     """
     grid = grid or {}
-    data = None if config.dataset == "digits" else settings.data
-    folder = settings.runs / f"{settings.scale}-{name}"
+    data, folder = _data(settings, config), _folder(settings, name)
     points: dict[tuple[Any, ...], dict[str, Any]] = {}
     if first is None:
         rows = sweep(config, {"seed": settings.seeds, **grid}, folder, data=data)["points"]
@@ -109,9 +108,36 @@ def trained(
 
 def first_run(settings: Settings, name: str, config: Config, seed: int, data: str | None) -> str:
     """Trains what other runs begin with, once for all of them; returns where it is."""
-    run = settings.runs / f"{settings.scale}-{name}" / f"seed={seed}"
+    run = _folder(settings, name) / f"seed={seed}"
     train(dataclasses.replace(config, seed=seed), run, data=data, resume=True)
     return str(run)
+
+
+def check_all(settings: Settings, configs: Mapping[str, Config], *, points: int = 1) -> None:
+    """Refuses work that cannot be finished before any of it begins: data, memory and stages of what is not trained yet.
+
+    Args:
+        settings: How a target is measured.
+        configs: What `trained` will be called with, by name.
+        points: How many points its grid has.
+    """
+    checked: set[str] = set()
+    for name, config in configs.items():
+        runs = _folder(settings, name).glob("*/metrics.jsonl")
+        finished = [run for run in runs if run.read_text().count("\n") >= config.epochs]
+        # What can go wrong before an epoch does not depend on these.
+        alike = repr(dataclasses.replace(config, seed=0, gamma=0.0, one_minus_beta1=0.0, beta_schedule="cosine"))
+        if len(finished) < points * len(settings.seeds) and alike not in checked:
+            check_ready(config, _data(settings, config))
+            checked.add(alike)
+
+
+def _folder(settings: Settings, name: str) -> Path:
+    return settings.runs / f"{settings.scale}-{name}"
+
+
+def _data(settings: Settings, config: Config) -> str | None:
+    return None if config.dataset == "digits" else settings.data
 
 
 def mean_and_spread(accuracies: Sequence[float | None]) -> str:

@@ -10,10 +10,11 @@ import torch
 
 from bsnn.optim import TBSO, SigmaBSO
 from bsnn.paper._target import Findings, Settings
-from bsnn.paper._trained import CIFAR10, DIGITS, config_at, mean, mean_and_spread, setup, trained
+from bsnn.paper._trained import CIFAR10, DIGITS, check_all, config_at, mean, mean_and_spread, setup, trained
 from bsnn.train.config import Config
 from bsnn.train.load import loaded_run
 
+_AUGMENTATION, _AUGMENTED = "autoaugment", dataclasses.replace(CIFAR10, time_steps=2)
 _NAIVE: dict[str, Any] = {"optimizer": "bso", "one_minus_beta1": 1.0, "beta_schedule": "constant"}
 _CORRECTED: dict[str, Any] = {"bias_correction": True}
 _SIGMA: dict[str, Any] = {"optimizer": "sigma", "gamma": 2.0}
@@ -51,10 +52,13 @@ def measure(settings: Settings) -> Findings:
     config = config_at(settings, DIGITS, "cifar10-tbso-t4")
     settings = dataclasses.replace(settings, runs=settings.runs / f"{settings.scale}-ablation")
     chosen = dict(list(CHANGES.items())[:2]) if settings.scale == "smoke" else CHANGES
+    varied = {f"{number:02d}": dataclasses.replace(config, **fields) for number, fields in enumerate(chosen.values())}
+    check_all(settings, varied)
+    if settings.scale == "small" and settings.data:
+        check_all(settings, {_AUGMENTATION: _AUGMENTED}, points=2)
     data = []
-    for number, (name, fields) in enumerate(chosen.items()):
-        varied = dataclasses.replace(config, **fields)
-        (point,) = trained(settings, f"{number:02d}", varied)
+    for (run_name, varied_config), (name, fields) in zip(varied.items(), chosen.items(), strict=True):
+        (point,) = trained(settings, run_name, varied_config)
         finished = (run for run, a in zip(point["runs"], point["accuracies"], strict=True) if a is not None)
         sizes = _sizes(settings.runs / run) if (run := next(finished, None)) else _NO_SIZES
         data.append({"change": name, "fields": fields, **point, **sizes})
@@ -147,8 +151,7 @@ def beyond_noise(data: list[dict[str, Any]], base: float) -> list[str]:
 
 
 def _cifar_augmentation(settings: Settings) -> list[dict[str, Any]]:
-    config = dataclasses.replace(CIFAR10, time_steps=2)
-    points = trained(settings, "autoaugment", config, {"autoaugment": (False, True)})
+    points = trained(settings, _AUGMENTATION, _AUGMENTED, {"autoaugment": (False, True)})
     names = {False: "crop and flip", True: "crop, flip and AutoAugment"}
     return [{"change": names[point["autoaugment"]], **point} for point in points]
 

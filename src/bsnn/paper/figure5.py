@@ -4,7 +4,7 @@ import statistics
 
 from bsnn.data.finder import find
 from bsnn.errors import UserError
-from bsnn.paper._comparison import CONTROLS, FLIP_RULES, ROWS, Row, config_of, order_of_rules, reason, train_row
+from bsnn.paper._comparison import CONTROLS, FLIP_RULES, ROWS, Row, config_of, order_of_rules, reason, train_rows
 from bsnn.paper._target import Findings, Settings
 from bsnn.paper._trained import mean_and_spread, setup
 
@@ -16,7 +16,7 @@ def measure(settings: Settings) -> Findings:
     rows += [row for row in CONTROLS if row.dataset == dataset and settings.scale != "paper"]
     if settings.time_steps:
         rows = [_at(rows, method, steps) for method in FLIP_RULES for steps in settings.time_steps]
-    points = [train_row(settings, row) for row in sorted(rows, key=lambda row: row.time_steps)]
+    points = train_rows(settings, sorted(rows, key=lambda row: row.time_steps))
     paper = {(row.method, row.time_steps): row.accuracy for row in ROWS if row.dataset == "cifar100"}
     findings = Findings(
         "Figure 5: accuracy against time steps",
@@ -44,7 +44,7 @@ def _dataset(settings: Settings) -> str:
         return "cifar10"
     name = "cifar100" if settings.data is None else find(settings.data).name
     if name not in ("cifar10", "cifar100"):
-        raise UserError(f"--data: received {name}; expected cifar100, as in Figure 5, or cifar10.")
+        raise UserError(f"--data: {settings.data} holds {name}; expected cifar100, as in Figure 5, or cifar10.")
     return name
 
 

@@ -16,10 +16,12 @@ from bsnn.train.build import build_network
 from bsnn.train.config import Config
 from bsnn.train.effects import is_own
 
-_CLASSES_AND_CHANNELS = {
+CLASSES_AND_CHANNELS = {
     "digits": (10, 1), "cifar10": (10, 3), "cifar100": (100, 3), "imagenet": (1000, 3), "dvs_cifar10": (10, 2),
     "speech_commands": (35, 1),
 }  # fmt: skip
+"""Of the data sets of the paper, and of the digits."""
+
 _REMARKS = {
     87.19: "87.19 MB is the size of a ResNet-34 with BatchNorm",
     85.15: "the paper gives that of another ResNet-34",
@@ -44,7 +46,7 @@ def _bytes(**fields: Any) -> int:
     # A network of the library takes one-bit weights that are real-valued here, so that none is packed.
     config = Config(**{**fields, "weights": fields["weights"] if is_own(fields["model"]) else "real"}, gradient="bptt")
     with torch.device("meta"):
-        net = build_network(config, *_CLASSES_AND_CHANNELS[config.dataset])
+        net = build_network(config, *CLASSES_AND_CHANNELS[config.dataset])
     total = 0
     for module in net.modules():
         one_bit = getattr(module, "bits_per_weight", 32) == 1 or (binary and isinstance(module, TracedLayer))

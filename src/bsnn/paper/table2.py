@@ -1,12 +1,15 @@
 """Table 2: the comparison of methods."""
 
+from pathlib import Path
+
 from bsnn.data.finder import find
+from bsnn.data.tree import folders_below, split_folders
 from bsnn.errors import UserError
-from bsnn.paper._comparison import FLIP_RULES, ROWS, Row, config_of, order_of_rules, reason, train_row
+from bsnn.paper._comparison import FLIP_RULES, ROWS, Row, config_of, order_of_rules, reason, train_rows
 from bsnn.paper._target import Findings, Settings
 from bsnn.paper._trained import mean_and_spread, setup
 from bsnn.paper.recipes import recipe
-from bsnn.paper.sizes import sizes, stored_bytes
+from bsnn.paper.sizes import CLASSES_AND_CHANNELS, sizes, stored_bytes
 
 
 def measure(settings: Settings) -> Findings:
@@ -15,7 +18,7 @@ def measure(settings: Settings) -> Findings:
     rows = [row for row in ROWS if row.dataset == dataset]
     # The flip rules last: Figure 5 has the same runs and may be training them at the same time.
     order = sorted(rows, key=lambda row: (row.method in FLIP_RULES, row.time_steps))
-    points = {row: train_row(settings, row) for row in order}
+    points = dict(zip(order, train_rows(settings, order), strict=True))
     config, original = config_of(settings, order[-1]), recipe(order[-1].recipe)
     findings = Findings(
         "Table 2: comparison of methods",
@@ -57,7 +60,18 @@ def _dataset(settings: Settings) -> str:
         return "cifar10"
     if settings.data is None:
         raise UserError("--scale paper: no data was given; expected --data DIR with one of the paper's data sets.")
-    return find(settings.data).name
+    name, known = find(settings.data).name, sorted({row.dataset for row in ROWS})
+    if name in known:
+        return name
+    # No file says that images are ImageNet's, but the number of its classes does.
+    train = split_folders(Path(settings.data)).get("train") if name == "folder" else None
+    classes, wanted = len(folders_below(train)) if train else 0, CLASSES_AND_CHANNELS["imagenet"][0]
+    if classes != wanted:
+        raise UserError(
+            f"--scale paper: {settings.data} holds {name}{f' with {classes} classes' if train else ''}; expected one "
+            f"of {', '.join(known)}; imagenet as folders train and val with {wanted} classes each."
+        )
+    return "imagenet"
 
 
 def _reported(row: Row) -> list[str | float | None]:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from bsnn.paper._target import Findings, Settings
-from bsnn.paper._trained import config_at, mean_and_spread, scaled_down, setup, trained
+from bsnn.paper._trained import check_all, config_at, mean_and_spread, scaled_down, setup, trained
 from bsnn.paper.compared import COMPARED
 from bsnn.paper.numbers import TABLE_5, Published
 from bsnn.paper.recipes import RECIPE_OF, recipe
@@ -13,10 +13,10 @@ from bsnn.train.config import Config
 
 def measure(settings: Settings) -> Findings:
     """Trains every method on the words that are in the folder of the data."""
+    configs = {_run_name(row): _config(settings, row) for row in TABLE_5}
+    check_all(settings, configs)
     points, shown = [], []
-    for row in TABLE_5:
-        config = _config(settings, row)
-        name = "table5" if row.method == "T-BSO" else f"table5-{row.method}"
+    for row, (name, config) in zip(TABLE_5, configs.items(), strict=True):
         (point,) = trained(settings, name, config)
         points.append({"method": row.method, **point})
         size = f"{stored_bytes(config) / 1e6:.3f}"
@@ -25,7 +25,7 @@ def measure(settings: Settings) -> Findings:
         )
     findings = Findings(
         "Table 5: Google Speech Commands",
-        setup(settings, _config(settings, TABLE_5[-1]), "all 35 words, VGG-11, T = 4"),
+        setup(settings, configs[_run_name(TABLE_5[-1])], "all 35 words, VGG-11, T = 4"),
         data=points,
     )
     columns = ["method", "T", "size, MB (paper)", "paper", "size, MB (ours)", "ours"]
@@ -37,6 +37,10 @@ def measure(settings: Settings) -> Findings:
             "data, the epochs and the batches of this scale.",
         ]
     return findings
+
+
+def _run_name(row: Published) -> str:
+    return "table5" if row.method == "T-BSO" else f"table5-{row.method}"
 
 
 def _config(settings: Settings, row: Published) -> Config:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from bsnn.optim.rules import label
 from bsnn.report._html import document, figure_grid, table
 from bsnn.report.figures import line_chart, matrix_chart
+from bsnn.train.config import written
 from bsnn.train.effects import is_own
 from bsnn.train.metrics import EpochMetrics, Split
 
@@ -163,7 +164,7 @@ def _section(run: RunRecord) -> str:
     parts.append(_layers_table(run))
     parts.append(f"<pre>{escape(chr(10).join(run.commands))}</pre>")
     made_by = ", ".join(f"{key} {value}" for key, value in run.made_by.items() if value)
-    rows = [[key, str(value)] for key, value in run.config.items()]
+    rows = [[key, written(value)] for key, value in run.config.items()]
     settings = table(["field", "value"], rows, kind="settings")
     parts.append(f'<details><summary>every setting</summary>{settings}<p class="note">{escape(made_by)}</p></details>')
     return "".join(parts)

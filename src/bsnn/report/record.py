@@ -15,6 +15,7 @@ from bsnn.report.page import Confusion, RunRecord, page
 from bsnn.train.config import Config, config_from_json, why_unused, written
 from bsnn.train.load import measure_run
 from bsnn.train.metrics import check_metrics
+from bsnn.train.stages import described
 
 # A matrix of more classes cannot be read.
 _MOST_CLASSES = 100
@@ -66,7 +67,7 @@ def read_run(path: Path, data: str | None = None) -> RunRecord:
         )
     for number, line in enumerate(history):
         check_metrics(line, f"{path / 'metrics.jsonl'}, line {number + 1}")
-    confusion, notes = None, []
+    confusion, notes = None, described(config)
     objects = [f"{name} {value}" for name, value in dataclasses.asdict(config).items() if str(value).startswith("<")]
     if objects:
         notes.append(f"trained in Python with {', '.join(objects)}: the command below needs the same object by a name")

@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -101,12 +101,18 @@ def _part(config: Config, split: str, root: str | None) -> Dataset:
     return named(config.dataset, split, root, size=config.image_size, time_steps=config.time_steps)
 
 
-def build_augmentation(config: Config) -> Augmentation:
-    """What is done to training batches."""
+def build_augmentation(config: Config, scale: float = 1.0) -> Augmentation:
+    """What is done to training batches.
+
+    Args:
+        config: The config.
+        scale: Size of the images, relative to those that the config counts its pixels in.
+    """
+    padding, cutout = (pixels and max(round(scale * pixels), 1) for pixels in (config.crop_padding, config.cutout))
     return Augmentation(
-        config.crop_padding,
+        padding,
         config.flip,
-        config.cutout,
+        cutout,
         config.autoaugment,
         crop_mode=config.crop_mode,
         alternating_flip=config.alternating_flip,
@@ -146,27 +152,43 @@ def _real_optimizer(config: Config, parameters: list[nn.Parameter]) -> Optimizer
     return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.sgd_momentum, nesterov=config.nesterov)
 
 
-def build_schedules(config: Config, optimizers: Sequence[Optimizer], num_batches: int) -> list[Schedule]:
+class Span(NamedTuple):
+    """What a schedule reaches over, and how much of it lies behind."""
+
+    epochs: int
+    """All of them."""
+    past_epochs: int = 0
+    past_batches: int = 0
+
+
+def build_schedules(
+    config: Config, optimizers: Sequence[Optimizer], num_batches: int, span: Span | None = None
+) -> list[Schedule]:
     """How the settings of the optimizers change, counted in batches.
 
     Args:
         config: The config.
-        optimizers: Flip optimizers and ordinary ones.
+        optimizers: Flip optimizers and ordinary ones, with the values that the schedules begin with.
         num_batches: Batches per epoch.
+        span: By default the epochs of the config.
     """
-    total = config.epochs * num_batches
+    span = span or Span(config.epochs)
+    total = span.epochs * num_batches
+    # By epochs, as batches may have had another size before; 1/√k counts updates.
+    past = span.past_epochs * num_batches
     factors = {
         "constant": constant(),
-        "step": step_decay(config.decay_epochs * num_batches),
-        "cosine": cosine(total),
-        "inverse_sqrt": inverse_sqrt(),
+        "step": _from(past, step_decay(config.decay_epochs * num_batches)),
+        "cosine": _from(past, cosine(total)),
+        "inverse_sqrt": _from(span.past_batches, inverse_sqrt()),
     }
-    rate, gamma, beta, beta2 = (
-        factors[name]
-        for name in (config.learning_rate_schedule, config.gamma_schedule, config.beta_schedule, config.beta2_schedule)
+    gamma, beta, beta2 = (
+        factors[name] for name in (config.gamma_schedule, config.beta_schedule, config.beta2_schedule)
     )
+    rate = cosine(total) if config.learning_rate_schedule == "cosine" else constant()
     if config.warmup:
         rate = warmup(math.ceil(config.warmup * total), rate)
+    rate = _from(past, rate)
     schedules = []
     for optimizer in optimizers:
         settings = {"lr": rate}
@@ -176,6 +198,31 @@ def build_schedules(config: Config, optimizers: Sequence[Optimizer], num_batches
                 settings["one_minus_beta2"] = beta2
         schedules.append(Schedule(optimizer, **settings))
     return schedules
+
+
+def _from(past: int, factor: Callable[[int], float]) -> Callable[[int], float]:
+    """A factor whose count begins later."""
+    return lambda count: factor(past + count)
+
+
+def change_settings(schedules: Sequence[Schedule], before: Config, now: Config, time_steps: int) -> None:
+    """Prepares optimizers for another stage: their state stays, apart from what they keep for each time step.
+
+    Args:
+        schedules: Those of the stage before, which know the values that it began with.
+        before: The config of the stage before.
+        now: The config of the stage that begins.
+        time_steps: How many gradients an update of the new stage has.
+    """
+    for schedule in schedules:
+        optimizer = schedule.optimizer
+        if isinstance(optimizer, FlipOptimizer) and optimizer.time_steps != time_steps:
+            optimizer.change_time_steps(time_steps)
+        for group, initial in zip(optimizer.param_groups, schedule.state_dict()["initial"], strict=True):
+            for name, value in initial.items():
+                field = "learning_rate" if name == "lr" else name
+                new = getattr(now, field)
+                group[name] = new if new != getattr(before, field) else value
 
 
 def build_loss(config: Config, own: Own = NOTHING) -> Callable[[Tensor, Tensor], Tensor]:

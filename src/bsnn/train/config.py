@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -26,6 +27,7 @@ from bsnn.train.effects import (
     unused_by_rule,
     unused_plan,
 )
+from bsnn.train.stages import Changes, check_stages, stages_text
 
 DataName = Literal[
     "digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "imagenet", "dvs_cifar10", "nmnist",
@@ -192,8 +194,19 @@ class Config:
     clip_norm: float = _setting(
         0.0, "scale the gradients of a time step down to this norm, taken over all parameters; 0 for none"
     )
-    epochs: int = _setting(400, "passes over the training data")
+    epochs: int = _setting(400, "passes over the training data, over all stages")
     batch_size: int = _setting(128, "samples per update, over all processes")
+    stages: tuple[Mapping[str, Any], ...] = _setting(
+        (),
+        "what to change before the run ends with its own fields, stage by stage, as epochs=18,time_steps=1; "
+        "weights and momentum are carried on",
+        metavar="epochs=N,FIELD=X; ...",
+    )
+    schedule_span: Literal["run", "stage"] = _setting(
+        "run",
+        "how far a schedule reaches: over the whole run, or over each stage by itself",
+        unused=only("--stages", lambda config: len(config.stages) > 0),
+    )
 
     crop_padding: int = _setting(0, "pixels around an image before a random crop; 0 for none", heading="augmentation")
     crop_mode: Literal["zeros", "reflect"] = _setting(
@@ -257,6 +270,9 @@ class Config:
         self._check_selection()
         if self.method and not is_own(self.method):
             raise UserError(f"method: received {self.method!r}; expected module:Class, or none.")
+        if self.stages:
+            object.__setattr__(self, "stages", tuple(map(Changes, self.stages)))
+            check_stages(self)
         for setting in dataclasses.fields(self):
             value, choices = getattr(self, setting.name), choices_of(setting)
             if choices and value not in choices:
@@ -337,11 +353,13 @@ def written(value: Any) -> str:
     """A field as one would write it on the command line.
 
     Example:
-        >>> written((32, "pool")), written(True), written("")
-        ('32,pool', 'yes', 'none')
+        >>> written((32, "pool")), written(True), written(""), written(({"epochs": 2, "time_steps": 1},))
+        ('32,pool', 'yes', 'none', 'epochs=2,time_steps=1')
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
+        return stages_text(value)
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return text or "none"
 
@@ -356,7 +374,7 @@ def config_from_json(content: dict[str, Any]) -> Config:
     unknown, missing = sorted(content.keys() - names), sorted(names - content.keys())
     if unknown or missing:
         raise ValueError(f"unknown fields: {', '.join(unknown) or 'none'}; missing: {', '.join(missing) or 'none'}")
-    return Config(**{**content, "plan": tuple(content["plan"])})
+    return Config(**{**content, **{name: tuple(content[name]) for name in ("plan", "stages")}})
 
 
 def data_of_run(run: Path) -> str | None:

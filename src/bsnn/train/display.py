@@ -10,8 +10,10 @@ from typing import Any
 from tqdm import tqdm
 
 from bsnn.atomic import writing
+from bsnn.train.measure import peak_bytes_of_process
 from bsnn.train.metrics import EpochMetrics, accuracy_on
-from bsnn.train.trainer import Trainer, peak_bytes_of_process
+from bsnn.train.stages import described
+from bsnn.train.trainer import Trainer
 
 
 def report(text: str) -> None:
@@ -25,9 +27,10 @@ class Progress:
 
     def on_start(self, trainer: Trainer) -> None:
         """Shows the bar."""
-        total = trainer.config.epochs * len(trainer.train_loader)
+        for line in described(trainer.config):
+            report(line)
         # `disable=None` is tqdm's word for: only on a terminal.
-        self.bar = tqdm(total=total, initial=trainer.batches, unit="batch", disable=None)
+        self.bar = tqdm(total=trainer.total_batches, initial=trainer.batches, unit="batch", disable=None)
 
     def on_update(self, trainer: Trainer) -> None:
         """Moves the bar."""
@@ -44,8 +47,9 @@ class Progress:
         accuracy = accuracy_on(trainer.split, metrics)
         measured = "" if accuracy is None else f"{trainer.split} accuracy {accuracy:.4f}, "
         flips = f", flips {metrics['flip_ratio']:.3%}" if "flip_ratio" in metrics else ""
+        stage = f", stage {metrics['stage']}" if "stage" in metrics else ""
         report(
-            f"epoch {metrics['epoch']}/{trainer.config.epochs}: {measured}train accuracy "
+            f"epoch {metrics['epoch']}/{trainer.config.epochs}{stage}: {measured}train accuracy "
             f"{metrics['train_accuracy']:.4f}, loss {metrics['train_loss']:.4f}{flips}, {metrics['seconds']:.0f} s"
         )
         for warning in metrics["warnings"]:

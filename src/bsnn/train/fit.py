@@ -1,14 +1,17 @@
-"""Whether a training run fits into the memory that is free, told before it starts."""
+"""Whether a training run fits into the memory and onto the disk that are free, told before it starts."""
 
+import shutil
 from pathlib import Path
 
 import torch
 
 from bsnn.errors import UserError
 from bsnn.online.ledger import predict_memory
+from bsnn.optim import FlipOptimizer
 from bsnn.train.config import Config
 from bsnn.train.distributed import World
 from bsnn.train.own import keeps_graph
+from bsnn.train.stages import stages_of
 from bsnn.train.trainer import Trainer
 
 # What a prediction may be off by, swap, and what other processes give up, are less than this.
@@ -20,7 +23,8 @@ _SMALL = 64
 def check_image_size(config: Config, world: World) -> None:
     """Refuses images of which not even a batch fits into memory, before one is read."""
     free = free_bytes()
-    least = 4 * config.batch_size // world.size * config.image_size**2
+    sizes = ((stage.config.batch_size, stage.config.image_size) for stage in stages_of(config))
+    least = max(4 * batch_size // world.size * image_size**2 for batch_size, image_size in sizes)
     if free is not None and least > _HOPELESS * free:
         raise UserError(f"{_told(least, free)}.")
 
@@ -41,7 +45,8 @@ def check_memory(trainer: Trainer) -> list[str]:
     free = free_bytes()
     if free is None or trainer.world.device.type != "cpu":
         return []
-    needed = _needed_bytes(trainer, free)
+    sizes = {(stage.spec_of(trainer.spec).shape, stage.config.batch_size) for stage in trainer.stages}
+    needed = max(_needed_bytes(trainer, shape, batch_size, free) for shape, batch_size in sizes)
     if needed > _HOPELESS * free:
         raise UserError(f"{_told(needed, free)}.")
     # By BPTT it needs more than that, and with real-valued weights something else.
@@ -49,10 +54,10 @@ def check_memory(trainer: Trainer) -> list[str]:
     return [_told(needed, free)] if exact and needed > free else []
 
 
-def _needed_bytes(trainer: Trainer, free: int) -> int:
-    """Bytes that a process holds at the peak of an online update, at least."""
-    *_, channels, height, width = trainer.spec.shape
-    batch = trainer.config.batch_size // trainer.world.size
+def _needed_bytes(trainer: Trainer, shape: tuple[int, ...], batch_size: int, free: int) -> int:
+    """Bytes that a process holds at the peak of an online update with such samples, at least."""
+    *_, channels, height, width = shape
+    batch = batch_size // trainer.world.size
 
     def predicted(height: int, width: int) -> dict[str, int]:
         sample = torch.zeros(1, channels, height, width)
@@ -71,6 +76,32 @@ def _needed_bytes(trainer: Trainer, free: int) -> int:
     if least > _HOPELESS * free:
         return least
     return predicted(height, width)["total"]
+
+
+def check_disk(trainer: Trainer, folder: Path, checkpoints: int) -> list[str]:
+    """A warning if the checkpoints of a run that begins will not fit onto the disk.
+
+    Args:
+        trainer: The run.
+        folder: Where they go.
+        checkpoints: How many there are at a time.
+
+    Raises:
+        UserError: If not even two fit, of which one is written while the other is there.
+    """
+    config = trainer.config
+    ordinary = (optimizer for optimizer in trainer.optimizers if not isinstance(optimizer, FlipOptimizer))
+    real = sum(p.nbytes for optimizer in ordinary for group in optimizer.param_groups for p in group["params"])
+    # These optimizers make their state in the first update.
+    copies = 2 if config.real_optimizer == "adamw" else int(config.sgd_momentum > 0)
+    one, free = trainer.standing_bytes() + copies * real, shutil.disk_usage(folder).free
+    told = (
+        f"{folder}: {checkpoints} checkpoints take about {checkpoints * one / 1e9:.2f} GB, and {free / 1e9:.2f} GB are "
+        "free; make room, or choose another --out"
+    )
+    if 2 * one > free:
+        raise UserError(f"{told}.")
+    return [told] if checkpoints * one > free else []
 
 
 def free_bytes() -> int | None:

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from bsnn import zoo
+from bsnn.data.dataset import Dataset
 from bsnn.data.loader import Loader
+from bsnn.data.resizing import at_size
 from bsnn.data.spec import DataSpec
 from bsnn.errors import UserError
 from bsnn.extras import MissingModule
@@ -23,6 +26,7 @@ from bsnn.train.metrics import EpochMetrics
 from bsnn.train.origin import changed_modules, explained, modules_of
 from bsnn.train.own import NOTHING, Model, Own
 from bsnn.train.run import RunDirectory, saved_config
+from bsnn.train.stages import described, stage_at
 from bsnn.train.trainer import Trainer
 
 CheckpointName = Literal["best", "last"]
@@ -36,9 +40,11 @@ class TrainedNetwork(NamedTuple):
     config: Config
     """What it was trained with."""
     spec: DataSpec
-    """What it takes."""
+    """What it takes; of a run that is still in an early stage, what it takes there."""
     metrics: EpochMetrics
     """Of that epoch."""
+    time_steps: int
+    """T: that of the config, or of the early stage that the epoch belongs to."""
 
 
 def load_network(
@@ -80,7 +86,27 @@ def load_network(
     except (RuntimeError, UserError) as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"{path}: the run holds another network than {config.model} builds now ({reason}).") from error
-    return TrainedNetwork(net, config, spec, state["history"][-1])
+    line = state["history"][-1]
+    stage = stage_at(config, line["epoch"] - 1)
+    if stage.end < config.epochs:
+        report(
+            f"warning: {path} has finished {line['epoch']} of {config.epochs} epochs; its network is that of "
+            f"{described(config)[stage.number - 1]}"
+        )
+    return TrainedNetwork(net, config, stage.spec_of(spec), line, stage.config.time_steps)
+
+
+def samples_for(trained: TrainedNetwork, data: str | None, *, held_out: bool = False) -> Dataset:
+    """The test set of a network, with images of the size that it was measured on.
+
+    Args:
+        trained: The network.
+        data: Folder of the data.
+        held_out: Take the samples that each epoch was measured on, which may be held-out training samples.
+    """
+    config = trained.config
+    samples = load_data(config, data)[1] if held_out else load_test_set(config, data)
+    return at_size(samples, stage_at(config, trained.metrics["epoch"] - 1).shrunk_to)
 
 
 @contextlib.contextmanager
@@ -141,6 +167,13 @@ def build_trainer(
 
 def _source_state(path: Path) -> dict[str, Any]:
     """The state of a run directory's last checkpoint, or of a checkpoint file, to start another run from."""
+    if (path.suffix == ".bsnn" and path.is_file()) or (str(path) in zoo.names() and not path.exists()):
+        shipped = str(path) in zoo.names()
+        source = f"that `{zoo.card(str(path))['command']}` makes" if shipped else "that it was exported from"
+        raise UserError(
+            f"init_from: {path} is a deployed model, whose BatchNorm is folded and whose momentum is gone; expected a "
+            f"run directory or a checkpoint. Give the run {source}."
+        )
     if not path.exists():
         raise UserError(f"init_from: {path} does not exist; expected a run directory or a checkpoint. Train it first.")
     state = Checkpoints(path / "checkpoints").load_newest()[0] if path.is_dir() else load(path)
@@ -186,7 +219,7 @@ def measure_run(
     config, data = trained.config, data or data_of_run(path)
     with joined_world() as world:
         with first_on_machine(world):
-            samples = load_data(config, data)[1] if held_out else load_test_set(config, data)
+            samples = samples_for(trained, data, held_out=held_out)
         if (tuple(samples.classes), samples.shape[-3:]) != (trained.spec.classes, trained.spec.shape[-3:]):
             raise UserError(
                 f"data: received {len(samples.classes)} classes of shape {samples.shape[-3:]}; expected the "
@@ -194,7 +227,7 @@ def measure_run(
             )
         share = {"rank": world.rank, "world_size": world.size, "device": world.device}
         loader = Loader(samples, max(config.batch_size // world.size, 1), **share)
-        frames = None if samples.kind == "event" else config.time_steps
+        frames = None if samples.kind == "event" else trained.time_steps
         return trained, measure(trained.net.to(world.device), loader, frames, world)
 
 

@@ -11,20 +11,22 @@ from typing import Any
 import torch
 
 from bsnn.data.loader import Loader
+from bsnn.data.resizing import at_size
 from bsnn.errors import UserError
 from bsnn.train.build import load_test_set
 from bsnn.train.callbacks import Callbacks
 from bsnn.train.checkpoint import load
 from bsnn.train.config import Config, data_of_run, written
 from bsnn.train.display import Progress, TensorBoard, report
-from bsnn.train.distributed import joined_world, summed
-from bsnn.train.fit import check_image_size, check_memory
+from bsnn.train.distributed import World, joined_world, summed
+from bsnn.train.fit import check_disk, check_image_size, check_memory
 from bsnn.train.load import build_trainer
+from bsnn.train.measure import measured_as
 from bsnn.train.metrics import EpochMetrics, accuracy_on
-from bsnn.train.own import Loss, Model, Optimizers, Own
+from bsnn.train.own import NOTHING, Loss, Model, Optimizers, Own
 from bsnn.train.run import RunDirectory, saved_config
 from bsnn.train.selection import best_epoch, is_finished, is_trained, selected_epoch, why_stopped
-from bsnn.train.trainer import Trainer, measured_as
+from bsnn.train.trainer import Trainer
 
 
 def train(
@@ -91,9 +93,10 @@ def train(
                 if world.is_first:
                     run.restore(state, data)
                 return _result(run, config, state["history"], finished_before=True)
-        check_image_size(config, world)
-        trainer, more = build_trainer(config, data, world, workers, state, own)
-        notes += more + check_memory(trainer)
+        trainer, more = _prepared(config, data, world, workers, state, own)
+        notes += more
+        if state is None:
+            notes += check_disk(trainer, run.path, run.checkpoints.keep + 2)
         if world.is_first:
             run.start(config, data, trainer.origins)
             run.write_history(trainer.history)
@@ -101,6 +104,32 @@ def train(
             report(f"warning: {note}")
         _Epochs(trainer, run, told, checkpoint_minutes, data).run()
         return _result(run, config, trainer.history, finished_before=False)
+
+
+def check_ready(config: Config, data: str | None = None) -> None:
+    """Refuses a config that could not be trained to its end: its data, its memory or a stage of it. Trains nothing.
+
+    Args:
+        config: What is to be trained.
+        data: Folder of the data; None uses what `bsnn.data` has downloaded, or downloads it.
+
+    Raises:
+        UserError: As `train` would raise it before the first epoch.
+
+    Example:
+        >>> check_ready(bsnn.train.Config(dataset="digits", model="vgg", plan=(4, 4), train_samples=64))
+    """
+    with joined_world() as world, _fitting():
+        _prepared(config, data, world, 0, None, NOTHING)
+
+
+def _prepared(
+    config: Config, data: str | None, world: World, workers: int, state: dict[str, Any] | None, own: Own
+) -> tuple[Trainer, list[str]]:
+    """The trainer of a config after all that can be checked before an epoch, and warnings."""
+    check_image_size(config, world)
+    trainer, notes = build_trainer(config, data, world, workers, state, own)
+    return trainer, notes + check_memory(trainer)
 
 
 def _check_same(out: Path, config: Config, saved: Config) -> None:
@@ -164,10 +193,11 @@ class _Epochs:
 
     def end_epoch(self, line: EpochMetrics) -> None:
         trainer, patience = self.trainer, self.config.early_stopping
+        last_stage = trainer.stage.end == self.config.epochs
         best = best_epoch(self.config, trainer.history)
         # An epoch that was not measured may have been a better one.
         measured = accuracy_on(trainer.split, line) is not None
-        if patience and best and measured and line["epoch"] - best["epoch"] >= patience:
+        if patience and last_stage and best and measured and line["epoch"] - best["epoch"] >= patience:
             trainer.stop(f"no better {trainer.split} accuracy than that of epoch {best['epoch']} for {patience} epochs")
         try:
             self.callbacks.on_epoch(trainer, line)
@@ -193,7 +223,8 @@ class _Epochs:
             trainer.net.load_state_dict(load(self.directory.checkpoints.best)["net"])
         held_out = trainer.held_out_loader
         share = {"rank": held_out.rank, "world_size": held_out.world_size, "device": held_out.device}
-        test_set = load_test_set(self.config, self.data)
+        # A run that was stopped in an early stage is measured with the images of that stage.
+        test_set = at_size(load_test_set(self.config, self.data), trainer.stage.shrunk_to)
         found = trainer.evaluate(Loader(test_set, held_out.batch_size, workers=held_out.workers, **share))
         trainer.net.load_state_dict(last)
         line |= measured_as("test", found)

@@ -1,13 +1,16 @@
-"""What a network makes of labeled samples, measured by all processes together."""
+"""What a network makes of labeled samples, measured by all processes together, and the memory of a process."""
 
+import resource
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
 
 from bsnn.data.loader import Loader
 from bsnn.online.evaluate import evaluate
 from bsnn.train.distributed import World, summed
+from bsnn.train.metrics import EpochMetrics, Split
 from bsnn.train.own import gradient_rules
 
 
@@ -49,3 +52,15 @@ def measure(net: nn.Module, loader: Loader, time_steps: int | None, world: World
         firing_rates={name: rate / samples for name, rate in zip(names, rates, strict=True)},
         confusion=confusion.tolist(),
     )
+
+
+def measured_as(split: Split, found: Measurement) -> EpochMetrics:
+    """The part of a line of metrics that says on which samples accuracy and loss were measured."""
+    return {f"{split}_accuracy": found.accuracy, f"{split}_loss": found.loss}  # pyright: ignore[reportReturnType]
+
+
+def peak_bytes_of_process(device: torch.device) -> int:
+    """The most memory that this process has held so far: on its GPU, or else on the machine."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -14,7 +14,7 @@ class EpochMetrics(TypedDict):
     """One line of metrics.jsonl."""
 
     epoch: int
-    """From 1."""
+    """From 1, over all stages."""
     train_loss: float
     train_accuracy: float
     learning_rate: float
@@ -24,6 +24,8 @@ class EpochMetrics(TypedDict):
     peak_bytes: int
     """The most memory that the process has held so far."""
     warnings: list[str]
+    stage: NotRequired[int]
+    """From 1, of a run with several. Accuracy and loss are measured with its time steps and image size."""
     validation_accuracy: NotRequired[float]
     """With held-out samples; of every epoch that was measured, as all that follows."""
     validation_loss: NotRequired[float]
@@ -35,7 +37,7 @@ class EpochMetrics(TypedDict):
     stopped: NotRequired[str]
     """Why training ended after this epoch, if it ended before its time."""
     training_bytes: NotRequired[int]
-    """The most that the first two updates held, counted tensor by tensor."""
+    """The most that the first two updates held, of each stage so far, counted tensor by tensor."""
     gamma: NotRequired[float]
     """With binary weights, as all that follows."""
     one_minus_beta1: NotRequired[float]
@@ -88,12 +90,16 @@ def warnings_of(line: EpochMetrics, history: Sequence[EpochMetrics]) -> list[str
     for name, ratio in line["flip_ratios"].items():
         if ratio == 0 and not annealed:
             found.append(f"the weights of {name} have stopped flipping")
-    before = [earlier.get("flip_ratio", 0.0) for earlier in history[-2:]]
+    before = [earlier.get("flip_ratio", 0.0) for earlier in history[-2:] if _stage(earlier) == _stage(line)]
     if len(before) == 2 and line["flip_ratio"] > 1.5 * before[1] > 1.5**2 * before[0]:
         found.append(
             f"flips grow: {line['flip_ratio']:.2%} of the weights per update; anneal 1 − β1, or start it lower"
         )
     return found
+
+
+def _stage(line: EpochMetrics) -> int:
+    return line.get("stage", 1)
 
 
 def accuracy_on(split: Split, line: EpochMetrics) -> float | None:
@@ -113,4 +119,4 @@ class Tally:
     """By binary parameter."""
     flip_updates: int = 0
     training_bytes: int = 0
-    """The most that the first two updates of the run held."""
+    """The most that the first two updates held, of each stage so far."""

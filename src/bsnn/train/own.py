@@ -158,11 +158,18 @@ def check_network(net: Any, config: Config, spec: DataSpec, rule: GradientRule) 
                     else "Let your neuron's constructor take `gradient`."
                 )
             )
-    _check_outputs(net, name, spec)
+    check_outputs(net, name, spec)
     return net
 
 
-def _check_outputs(net: Stateful, name: str, spec: DataSpec) -> None:
+def check_outputs(net: Stateful, name: str, spec: DataSpec) -> None:
+    """Refuses a network that does not yield logits for such data.
+
+    Args:
+        net: The network.
+        name: What messages call it.
+        spec: The data.
+    """
     parameter = next(iter(net.parameters()))
     sample = torch.zeros(1, *spec.shape[-3:], device=parameter.device)
     try:

@@ -10,6 +10,8 @@ def best_epoch(config: Config, history: Sequence[EpochMetrics]) -> EpochMetrics 
     """The epoch of `best.ckpt`: the first of those with the highest accuracy on what there is to choose by.
 
     That is the held-out samples or, if the config says so in the open, the test set. Otherwise there is no best epoch.
+    Of a run with several stages, only the epochs of the last stage that it has reached are compared: earlier ones are
+    measured with other time steps or images.
 
     Example:
         >>> history = [{"epoch": 1, "test_accuracy": 0.5}, {"epoch": 2}, {"epoch": 3, "test_accuracy": 0.25}]
@@ -17,7 +19,8 @@ def best_epoch(config: Config, history: Sequence[EpochMetrics]) -> EpochMetrics 
         (1, None)
     """
     split: Split | None = "validation" if config.validation_samples else "test" if config.select == "test" else None
-    measured = [line for line in history if split and accuracy_on(split, line) is not None]
+    reached = [line for line in history if line.get("stage") == history[-1].get("stage")]
+    measured = [line for line in reached if split and accuracy_on(split, line) is not None]
     return max(measured, key=lambda line: accuracy_on(split or "test", line) or 0.0, default=None)
 
 

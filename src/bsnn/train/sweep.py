@@ -89,7 +89,7 @@ def point_name(point: Mapping[str, Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return written(tuple(value)).replace(",", "-") if isinstance(value, list | tuple) else str(value)
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -1,5 +1,8 @@
 """One training run in memory: network, optimizers, schedules and the place in the data, built from a config.
 
+A run with several stages stays one object: when a stage ends, batches, loss and schedules are exchanged and everything
+else is kept.
+
 All that the future of a run depends on goes into `Trainer.state`: weights as bits, momentum, second moments, real
 parameters, schedules, random states, the place in the data, and the metrics so far.
 """
@@ -7,9 +10,8 @@ parameters, schedules, random states, the place in the data, and the metrics so 
 import dataclasses
 import functools
 import itertools
-import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bsnn.data.dataset import Dataset
-from bsnn.data.loader import Loader
+from bsnn.data.loader import Loader, num_batches
+from bsnn.data.resizing import at_size
 from bsnn.data.spec import DataSpec
+from bsnn.data.subset import some_samples
 from bsnn.errors import UserError
 from bsnn.kernels.memory import peak_bytes
 from bsnn.nn.bits import BinaryParameter
@@ -29,18 +33,28 @@ from bsnn.nn.trace import gradient_rule
 from bsnn.online.bptt import bptt_update
 from bsnn.online.evaluate import estimate_statistics, over_time
 from bsnn.online.update import online_update
-from bsnn.optim import FlipOptimizer, NotFinite
-from bsnn.optim.momentum import dense
-from bsnn.train.build import build_augmentation, build_loss, build_optimizers, build_schedules, network_for
+from bsnn.optim import FlipOptimizer, NotFinite, Schedule
+from bsnn.train.build import (
+    Span,
+    build_augmentation,
+    build_loss,
+    build_optimizers,
+    build_schedules,
+    change_settings,
+    network_for,
+)
 from bsnn.train.checkpoint import random_state, set_random_state
 from bsnn.train.config import Config
 from bsnn.train.distributed import World, average_buffers, average_gradients, check_identical, summed
 from bsnn.train.effects import is_own
-from bsnn.train.measure import Measurement, measure
+from bsnn.train.initial import take_momentum, take_weights
+from bsnn.train.measure import Measurement, measure, measured_as, peak_bytes_of_process
 from bsnn.train.method import build_method, has_penalty
 from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
 from bsnn.train.origin import Origin, changes, origin
 from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
+from bsnn.train.stage_checks import check_stage_data, check_stage_optimizers, check_stage_sizes
+from bsnn.train.stages import Stage, stage_at, stages_of
 
 
 class Diverged(UserError):
@@ -78,25 +92,26 @@ class Trainer:
         source: dict[str, Any] | None = None,
         own: Own = NOTHING,
     ) -> None:
-        if config.batch_size % world.size:
-            raise UserError(
-                f"batch_size: received {config.batch_size} for {world.size} processes; expected a multiple of them."
-            )
         self.config, self.world = config, world
         self.split: Split = "validation" if config.validation_samples else "test"
         self.spec, self.num_samples = DataSpec.of(train), len(train)
-        self.frames = None if train.kind == "event" else config.time_steps
-        share = {"rank": world.rank, "world_size": world.size, "device": world.device, "workers": workers}
-        local_batch = config.batch_size // world.size
-        self.train_loader = Loader(train, local_batch, augment=build_augmentation(config), seed=config.seed, **share)
-        self.held_out_loader = Loader(held_out, local_batch, **share)
+        self._own, self._sets, self._workers = own, (train, held_out), workers
+        self.stages = stages_of(config)
+        check_stage_data(self.stages, self.spec, world)
+        for stage in self.stages[1:]:
+            # A batch of each stage to come, so that none of them fails when its time has come.
+            few = (some_samples(data, world.size) for data in self._sets)
+            next(self._loaders(stage, *few)[0].epoch(0))
+        self.stage = self.stages[0]
+        self.train_loader, self.held_out_loader = self._loaders(self.stage, *self._sets)
 
         torch.manual_seed(config.seed)
         net = network_for(config, self.spec, own)
         if is_own(config.model) or is_own(config.neuron):
             check_network(net, config, self.spec, gradient_rule(config.gradient))
         self.net = net.to(world.device)
-        self._by_bptt, self._step_loss = keeps_graph(self.net), build_loss(config, own)
+        self._by_bptt, self._step_loss = keeps_graph(self.net), build_loss(self.stage.config, own)
+        check_stage_sizes(self.net, self.stages, self.spec)
         for field, default in {"batchnorm": "step", "loss_of": "steps"}.items():
             if getattr(config, field) != default and not self._by_bptt:
                 raise UserError(
@@ -106,22 +121,23 @@ class Trainer:
         if is_own(config.loss):
             check_loss(own.part("loss", config), config.loss, self.net, self.spec)
         if source is not None:
-            self._take_weights(source, "init_from")
+            take_weights(self.net, source, "init_from")
         if world.size > 1 and config.sync_batchnorm:
             synchronize_statistics(self.net)
         self.method = build_method(config, self.net, self._by_bptt)
         self._binary = {n: p for n, p in self.net.named_parameters() if isinstance(p, BinaryParameter)}
-        self.optimizers = build_optimizers(config, self.net, own)
+        self.optimizers = build_optimizers(self.stage.config, self.net, own)
+        check_stage_optimizers(self.stages, self.optimizers, own, self.net)
         flips = [optimizer for optimizer in self.optimizers if isinstance(optimizer, FlipOptimizer)]
         self._ordinary = [optimizer for optimizer in self.optimizers if optimizer not in flips]
         self.flip = flips[0] if flips else None
         for flip in flips:
             flip.register_step_post_hook(self._count_flips)
         if source is not None and self.flip is not None and not config.initial_momentum:
-            self._take_momentum(source)
+            take_momentum(self.flip, self._binary.values(), source)
         if world.size > 1:
             average_gradients(self.net.parameters())
-        self.schedules = build_schedules(config, self.optimizers, len(self.train_loader))
+        self.schedules = self._build_schedules()
         self.epoch = self.batch = self.batches = 0
         self.origins: list[Origin] = [{"from_batch": 0, **origin(config, world)}]
         self.stop_reason = ""
@@ -129,26 +145,45 @@ class Trainer:
         self._places = {parameter: place for place, parameter in enumerate(self._binary.values())}
         self.tally = Tally(flips=[0] * len(self._binary))
 
-    def _take_weights(self, source: dict[str, Any], caller: str) -> None:
-        try:
-            self.net.load_state_dict(source["net"])
-        except (RuntimeError, UserError) as error:
-            reason = str(error).splitlines()[-1].strip()
-            raise UserError(f"{caller}: it holds another network ({reason}); expected the same one.") from error
+    @property
+    def frames(self) -> int | None:
+        """How often a still sample is shown; None for events."""
+        return None if self.spec.kind == "event" else self.stage.config.time_steps
 
-    def _take_momentum(self, source: dict[str, Any]) -> None:
-        """Starts at the momentum of the source: at 0, the first update would flip half of its weights."""
-        assert self.flip is not None
-        saved = source["optimizers"][0]["state"]
-        parameters = [p for group in self.flip.param_groups for p in group["params"]]
-        known = all("momentum" in saved.get(index, {}) for index in range(len(parameters)))
-        if not known or len(parameters) != len(self._binary):
-            raise UserError(
-                "init_from: it holds no momentum for the flip optimizer of this run; expected one optimizer for all "
-                "one-bit weights in both. Set initial_momentum instead."
-            )
-        for index, parameter in enumerate(parameters):
-            self.flip.set_momentum(parameter, dense(saved[index], parameter.shape).to(parameter.device))
+    @property
+    def total_batches(self) -> int:
+        """Of the whole run."""
+        return self._batches_of(self.stages)
+
+    def _batches_of(self, stages: Iterable[Stage]) -> int:
+        sizes = [(stage.config.epochs, stage.config.batch_size) for stage in stages]
+        return sum(epochs * num_batches(self.num_samples, size, self.world.size) for epochs, size in sizes)
+
+    def _loaders(self, stage: Stage, train: Dataset, held_out: Dataset) -> tuple[Loader, Loader]:
+        """The batches of a stage."""
+        config, world = stage.config, self.world
+        train, held_out = (at_size(data, stage.shrunk_to) for data in (train, held_out))
+        share = {"rank": world.rank, "world_size": world.size, "device": world.device, "workers": self._workers}
+        local_batch = config.batch_size // world.size
+        augment = build_augmentation(config, train.shape[-1] / self.spec.shape[-1])
+        return (
+            Loader(train, local_batch, augment=augment, seed=config.seed, **share),
+            Loader(held_out, local_batch, **share),
+        )
+
+    def _build_schedules(self) -> list[Schedule]:
+        stage, span = self.stage, None
+        if self.config.schedule_span == "run":
+            span = Span(self.config.epochs, stage.start, self._batches_of(self.stages[: stage.number - 1]))
+        return build_schedules(stage.config, self.optimizers, len(self.train_loader), span)
+
+    def _enter(self, stage: Stage) -> None:
+        """Goes on with another stage; weights and the state of optimizers are carried over."""
+        before, self.stage = self.stage.config, stage
+        self.train_loader, self.held_out_loader = self._loaders(stage, *self._sets)
+        self._step_loss = build_loss(stage.config, self._own)
+        change_settings(self.schedules, before, stage.config, 1 if self._by_bptt else stage.config.time_steps)
+        self.schedules = self._build_schedules()
 
     def _count_flips(self, flip: Optimizer, *_: Any) -> None:
         assert isinstance(flip, FlipOptimizer)
@@ -167,14 +202,17 @@ class Trainer:
 
     def train_epoch(self, after_batch: Callable[[], object] = lambda: None) -> None:
         """Trains from the present place in the data to the end of the epoch."""
+        stage = stage_at(self.config, self.epoch)
+        if stage.number != self.stage.number:
+            self._enter(stage)
         if self.method is not None and not self.batches:
             self.method.start(self)
         self.net.train()
         started = time.perf_counter()
         for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
-            if self.batches < 2:
+            if (self.epoch - stage.start) * len(self.train_loader) + self.batch < 2:
                 # Counting changes no number, and updates are alike but for the first: SGD makes its momentum there.
-                standing = self._standing_bytes()
+                standing = self.standing_bytes()
                 held = standing + peak_bytes(functools.partial(self._train_batch, inputs, labels))
                 self.tally.training_bytes = max(held, self.tally.training_bytes)
             else:
@@ -184,7 +222,7 @@ class Trainer:
             after_batch()
 
     def _train_batch(self, inputs: Tensor, labels: Tensor) -> None:
-        config, tally = self.config, self.tally
+        config, tally = self.stage.config, self.tally
         # The share of this process in the global batch, which the last one may split unevenly.
         global_size = min(config.batch_size, self.num_samples - self.batch * config.batch_size)
         share = len(labels) * self.world.size / global_size
@@ -228,7 +266,7 @@ class Trainer:
         if method is not None:
             method.after_update(self, sums[0] / sums[2])
 
-    def _standing_bytes(self) -> int:
+    def standing_bytes(self) -> int:
         """Of weights, BatchNorm's statistics and optimizer states."""
         entries = [entry for optimizer in self.optimizers for entry in optimizer.state.values()]
         states = [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
@@ -269,7 +307,9 @@ class Trainer:
             "peak_bytes": peak_bytes_of_process(self.world.device),
             "warnings": [],
         }
-        if (self.epoch + 1) % self.config.evaluation_interval == 0 or self.epoch + 1 == self.config.epochs:
+        if self.config.stages:
+            line["stage"] = self.stage.number
+        if self.epoch + 1 == self.stage.end or (self.epoch + 1) % self.config.evaluation_interval == 0:
             self.measure_into(line)
         if self.flip is not None:
             group, sizes = self.flip.param_groups[0], [p.numel() for p in self._binary.values()]
@@ -308,6 +348,7 @@ class Trainer:
             "schedules": [schedule.state_dict() for schedule in self.schedules],
             "method": {} if self.method is None else self.method.state_dict(),
             "random": random_state(),
+            "stage": self.stage.number,
             "place": [self.epoch, self.batch, self.batches],
             "tally": dataclasses.asdict(self.tally),
             "history": self.history,
@@ -329,7 +370,9 @@ class Trainer:
                 f"data: received {self.num_samples} samples of {len(self.spec.classes)} classes; expected the "
                 f"{state['num_samples']} of {len(saved.classes)} classes that the run was started with."
             )
-        self._take_weights(state, "resume")
+        take_weights(self.net, state, "resume")
+        if state["stage"] != self.stage.number:
+            self._enter(self.stages[state["stage"] - 1])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         for schedule, saved in zip(self.schedules, state["schedules"], strict=True):
@@ -347,20 +390,8 @@ class Trainer:
         return notes
 
 
-def measured_as(split: Split, found: Measurement) -> EpochMetrics:
-    """The part of a line of metrics that says on which samples accuracy and loss were measured."""
-    return {f"{split}_accuracy": found.accuracy, f"{split}_loss": found.loss}  # pyright: ignore[reportReturnType]
-
-
 def _diverged(what: str) -> Diverged:
     return Diverged(
         f"{what} is not finite; expected finite numbers. Lower --learning-rate, or look for bad inputs. The last "
         "checkpoint is intact."
     )
-
-
-def peak_bytes_of_process(device: torch.device) -> int:
-    """The most memory that this process has held so far: on its GPU, or else on the machine."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

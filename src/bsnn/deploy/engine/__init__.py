@@ -4,7 +4,6 @@ Both give the same bits; docs/model-file.md defines them.
 """
 
 import os
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,8 +13,9 @@ from bsnn.deploy.engine.native import Native, libraries
 from bsnn.deploy.engine.plain import Plain
 from bsnn.deploy.schema import Artifact, BadModel
 from bsnn.errors import UserError
+from bsnn.zoo.cards import find
 
-__all__ = ["BadModel", "Engine", "State", "digits_model", "load"]
+__all__ = ["BadModel", "Engine", "State", "load"]
 
 Kernel = Literal["auto", "numpy", "baseline", "avx2", "avx512"]
 
@@ -39,7 +39,7 @@ class Engine:
         threads: How many; None for one per processor.
 
     Example:
-        >>> engine = load(bsnn.digits_model())
+        >>> engine = load("digits")
         >>> images = bsnn.data.digits("test")
         >>> engine.predict(images.samples[:4]).tolist(), images.labels[:4].tolist()
         ([3, 7, 3, 9], [3, 7, 3, 9])
@@ -135,20 +135,17 @@ class Engine:
 
 
 def load(path: str | os.PathLike[str], kernel: Kernel = "auto", threads: int | None = None) -> Engine:
-    """Loads a model file; torch is not needed.
+    """Loads a model file, or a model that ships with the package; torch is not needed.
 
     Args:
-        path: A model file (`.bsnn`), or a run directory that holds one.
+        path: A model file (`.bsnn`), a run directory that holds one, or the name of a shipped model, such as `digits`
+            (`bsnn.zoo.names()`). A `Path` is always a path.
         kernel: See `Engine`.
         threads: See `Engine`.
 
     Raises:
         BadModel: If the file is damaged or no model file.
+        UserError: If the name of a shipped model is also that of a file or a run here.
     """
-    path = Path(path)
-    return Engine(read(path / "model.bsnn" if path.is_dir() else path), kernel, threads)
-
-
-def digits_model() -> Path:
-    """The path of the trained model that ships with the package: handwritten digits, 8 × 8, 17 levels of gray."""
-    return Path(__file__).with_name("digits.bsnn")
+    place = find(path)
+    return Engine(read(place / "model.bsnn" if place.is_dir() else place), kernel, threads)

@@ -29,6 +29,11 @@ def tbso_flips(signs: Tensor, momentum: Tensor, second_moment: Tensor, gamma: fl
     return signs * momentum > gamma * torch.sqrt(second_moment + eps)
 
 
+def _check_time_steps(time_steps: Any) -> None:
+    if not isinstance(time_steps, int) or isinstance(time_steps, bool) or time_steps < 1:
+        raise UserError(f"TBSO: received time_steps={time_steps!r}; expected a whole number T ≥ 1.")
+
+
 class TBSO(FlipOptimizer):
     """Temporal-aware BSO: flips where W·M > γ sqrt(v[t] + ε), a threshold of its own for each time step.
 
@@ -73,8 +78,7 @@ class TBSO(FlipOptimizer):
         momentum_bits: int = 32,
     ) -> None:
         beta1, beta2 = check_betas("betas", betas, 2)
-        if not isinstance(time_steps, int) or isinstance(time_steps, bool) or time_steps < 1:
-            raise UserError(f"TBSO: received time_steps={time_steps!r}; expected a whole number T ≥ 1.")
+        _check_time_steps(time_steps)
         self._bias_correction = bias_correction
         super().__init__(
             params,
@@ -143,6 +147,36 @@ class TBSO(FlipOptimizer):
                 "as in flip.step(t=t). Its thresholds differ by time step (time_steps sets how many)."
             )
         return int(t)
+
+    @torch.no_grad()
+    def change_time_steps(self, time_steps: int) -> None:
+        """Goes on with another number of time steps; the momentum stays as it is.
+
+        Each v[t] stays with its time step, and new time steps begin with the last v there was. As the loss of a time
+        step is divided by T, so are its gradients: every v is multiplied by (old T / new T)², since by itself it would
+        take 1/(1 − β2) updates to follow.
+
+        Args:
+            time_steps: The new T.
+
+        Example:
+            >>> flip = TBSO([bsnn.BinaryLinear(8, 4).weight], time_steps=1)
+            >>> flip.change_time_steps(4)
+            >>> flip.time_steps
+            4
+        """
+        _check_time_steps(time_steps)
+        self._check_finished("change_time_steps")
+        ratio = self.time_steps / time_steps
+        kept = [min(t, self.time_steps - 1) for t in range(time_steps)]
+        for _, parameter in self._everything():
+            moments = {name: moment[kept] for name, moment in self._moments(parameter).items()}
+            moments["second_moment"] *= ratio**2
+            self.state[parameter].update(moments)
+        self.defaults["time_steps"] = time_steps
+        # Groups refuse this change from anywhere else.
+        for group in self.param_groups:
+            dict.update(group, time_steps=time_steps)
 
     def check_settings(self, saved_group: dict[str, Any]) -> None:
         """See `FlipOptimizer.check_settings`."""

@@ -1,0 +1,85 @@
+"""Whether every stage of a run can be trained, checked before the first one begins."""
+
+import inspect
+from collections.abc import Sequence
+
+from torch.optim import Optimizer
+
+from bsnn.data.spec import DataSpec
+from bsnn.errors import UserError
+from bsnn.nn.neuron import Stateful
+from bsnn.optim import FlipOptimizer
+from bsnn.train.distributed import World
+from bsnn.train.own import Own, check_outputs, keeps_graph
+from bsnn.train.stages import Stage
+
+# What the config gives to the optimizers that it builds, and nobody to those of a function of the user's own.
+_OF_OPTIMIZERS = ("learning_rate", "gamma", "one_minus_beta1")
+
+
+def check_stage_data(stages: Sequence[Stage], spec: DataSpec, world: World) -> None:
+    """Refuses stages that the data or the number of processes does not allow.
+
+    Args:
+        stages: Those of a run.
+        spec: Its data.
+        world: How many processes share a batch.
+    """
+    for stage in stages:
+        if stage.config.batch_size % world.size:
+            raise UserError(
+                f"batch_size: received {stage.config.batch_size} for {world.size} processes; expected a multiple of "
+                "them."
+            )
+        if spec.kind == "event" and stage.config.time_steps != stages[-1].config.time_steps:
+            raise UserError(
+                f"stages: stage {stage.number} has time_steps={stage.config.time_steps}, and {spec.name} holds event "
+                f"recordings, which are cut into {spec.shape[0]} frames when they are read; expected the same number "
+                "in every stage."
+            )
+
+
+def check_stage_sizes(net: Stateful, stages: Sequence[Stage], spec: DataSpec) -> None:
+    """Refuses images that are too small for the network."""
+    for stage in stages:
+        if not stage.shrunk_to:
+            continue
+        try:
+            check_outputs(net, f"the network {stage.config.model}", stage.spec_of(spec))
+        except UserError as error:
+            raise UserError(f"stages: stage {stage.number} with image_size={stage.shrunk_to}: {error}") from error
+
+
+def check_stage_optimizers(stages: Sequence[Stage], optimizers: Sequence[Optimizer], own: Own, net: Stateful) -> None:
+    """Refuses changes that the optimizers would not follow.
+
+    Args:
+        stages: Those of a run.
+        optimizers: Its optimizers, as the first stage has them.
+        own: Parts that were passed as objects.
+        net: Its network.
+    """
+    run = stages[-1].config
+    changed = {name for stage in stages for name in vars(run) if getattr(stage.config, name) != getattr(run, name)}
+    rule = own.part("optimizer", run)
+    if rule is not None and not inspect.isclass(rule):
+        for name in (name for name in _OF_OPTIMIZERS if name in changed):
+            raise UserError(
+                f"stages: a stage changes {name}, and the optimizers are those of your own function {run.optimizer}; "
+                "expected stages that leave their settings alone."
+            )
+    timed = [o for o in optimizers if isinstance(o, FlipOptimizer) and o.time_steps is not None]
+    if "time_steps" not in changed or keeps_graph(net):
+        return
+    for optimizer in timed:
+        if type(optimizer).change_time_steps is FlipOptimizer.change_time_steps:
+            raise UserError(
+                f"stages: a stage changes time_steps, and the flip rule {run.optimizer} tells time steps apart without "
+                "saying what becomes of its state; expected a rule that overrides change_time_steps."
+            )
+        if optimizer.time_steps != stages[0].config.time_steps:
+            raise UserError(
+                f"stages: the first stage has time_steps={stages[0].config.time_steps}, and your own function "
+                f"{run.optimizer} made an optimizer with time_steps={optimizer.time_steps}; expected that of the "
+                "first stage. Each stage changes it."
+            )
