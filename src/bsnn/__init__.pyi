@@ -65,6 +65,7 @@ from bsnn.online.evaluate import (
 )
 from bsnn.online.ledger import assert_memory_constant as assert_memory_constant, predict_memory as predict_memory
 from bsnn.online.loss import step_loss as step_loss
+from bsnn.online.step_statistics import StepStatistics as StepStatistics
 from bsnn.online.stream import Moment as Moment, stream_update as stream_update
 from bsnn.online.update import online_update as online_update
 from bsnn.paper.recipes import recipe as recipe

@@ -5,10 +5,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bsnn import UserError
+from bsnn.paper.compared import COMPARED, COMPARED_RECIPE_OF
 from bsnn.paper.numbers import TABLE_2, TABLE_5, TABLE_6, TABLE_7, Published
 from bsnn.paper.recipes import PAPER, RECIPE_OF, RECIPES, recipe
 from bsnn.train.recipes import SMALL
@@ -21,8 +23,9 @@ NETWORKS = {"vgg11": "VGG-11", "resnet18": "ResNet-18"}
 
 
 def test_the_names_are_the_same() -> None:
-    assert list(PAPER) == list(EXPECTED)
-    assert list(RECIPES) == [*PAPER, *SMALL]
+    compared = [name for name in COMPARED if "-small" not in name]
+    assert list(PAPER) == [*EXPECTED, *compared]
+    assert list(RECIPES) == [*PAPER, *SMALL, *(name for name in COMPARED if "-small" in name)]
     with pytest.raises(UserError, match="recipe: received 'cifar'; expected one of those that `bsnn recipes` lists"):
         recipe("cifar")
 
@@ -37,11 +40,48 @@ def test_what_the_paper_trains_has_a_recipe() -> None:
     ours = [row for row in (*TABLE_2, *TABLE_5) if row.method in ("BSO", "T-BSO")]
     assert len(ours) == 17
     assert set(ours) <= RECIPE_OF.keys()
-    assert {row.method for row in RECIPE_OF} == {"BSO", "T-BSO", "FP-SNN", "OTTT", "NDOT", "SLTT"}
-    assert len(RECIPE_OF) == len(set(RECIPE_OF.values())) == 27
+    assert len(RECIPE_OF) == len(set(RECIPE_OF.values()))
+    assert set(RECIPE_OF) == {*TABLE_2, *TABLE_5}
 
 
-@pytest.mark.parametrize(("row", "name"), RECIPE_OF.items(), ids=RECIPE_OF.values())
+OURS = {row: name for row, name in RECIPE_OF.items() if name not in COMPARED}
+
+
+@pytest.mark.parametrize(("row", "name"), COMPARED_RECIPE_OF.items(), ids=COMPARED_RECIPE_OF.values())
+def test_what_is_compared_with_trains_the_row_that_it_names(row: Published, name: str) -> None:
+    config = recipe(name)
+    assert (config.dataset, config.time_steps, config.width) == (row.dataset, row.time_steps, 1.0)
+    assert RECIPES[name].description.endswith(f"; the paper reports {row.accuracy:.2f} %.")
+    # The specification of each method.
+    expected: dict[str, Any] = {
+        "Q-SNN": {
+            "leak": 0.5, "threshold": 1.0, "surrogate": "triangle", "learning_rate": 0.1, "sgd_momentum": 0.9,
+            "weight_decay": 1e-4, "learning_rate_schedule": "cosine", "epochs": 300, "batch_size": 64, "mse_share": 0,
+            "batchnorm": "sequence", "weights": "latent",
+        },
+        "CBP": {"sgd_momentum": 0.9, "learning_rate_schedule": "constant", "weights": "latent", "loss_of": "mean"},
+        "OTTT": {"gradient": "ottt", "epochs": 100, "weight_decay": 2e-5},
+        "SLTT": {"gradient": "sltt", "epochs": 30, "learning_rate": 0.001, "batch_size": 256},
+        "ATIF": {"gradient": "bptt-full", "weights": "real"},
+        "STS-T": {
+            "leak": 0.5, "threshold": 1.0, "neuron": "hard-lif", "surrogate": "triangle", "real_optimizer": "adamw",
+            "learning_rate": 1e-2, "weight_decay": 1e-4, "learning_rate_schedule": "cosine",
+        },
+    }[row.method]  # fmt: skip
+    if row.method == "CBP":
+        expected |= {
+            "VGG-16": {"learning_rate": 0.01, "epochs": 100, "batch_size": 128, "neuron": "if"},
+            "16Conv1FC": {"learning_rate": 0.1, "epochs": 64, "batch_size": 16, "image_size": 128, "leak": 0.5},
+            "ResNet-18": {"learning_rate": 0.1, "epochs": 100, "batch_size": 64, "leak": 1.0},
+        }[row.network or ""]
+        first = recipe(config.init_from.removeprefix("runs/"))
+        assert (first.dataset, first.model, first.method) == (config.dataset, config.model, "")
+    if config.dataset.startswith("cifar"):
+        assert (config.autoaugment, config.cutout) == (True, 16)
+    assert {key: getattr(config, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(("row", "name"), OURS.items(), ids=OURS.values())
 def test_a_recipe_trains_the_row_that_it_names(row: Published, name: str) -> None:
     config = recipe(name)
     assert (config.dataset, NETWORKS[config.model], config.time_steps) == (row.dataset, row.network, row.time_steps)
@@ -79,6 +119,8 @@ def test_imagenet_is_trained_at_one_step_and_then_fine_tuned() -> None:
 def test_the_released_variant_departs_where_the_code_does() -> None:
     paper, released = (dataclasses.asdict(recipe(name)) for name in ("cifar10-tbso-t4", "cifar10-tbso-released"))
     assert {key: value for key, value in released.items() if value != paper[key]} == {
+        "model": "bsnn.paper.released:vgg11",
+        "neuron": "bsnn.paper.released:TwiceResetLIF",
         "gradient": "ndot",
         "gamma_schedule": "step",
         "beta_schedule": "step",
@@ -86,6 +128,25 @@ def test_the_released_variant_departs_where_the_code_does() -> None:
         "autoaugment": True,
     }
     assert released["decay_epochs"] == 50
+
+
+def test_the_released_imagenet_is_trained_at_once() -> None:
+    config = recipe("imagenet-tbso-released")
+    assert (config.time_steps, config.batch_size, config.learning_rate, config.init_from) == (6, 256, 0.2, "")
+    assert (config.model, config.decay_epochs, config.select) == ("resnet18-released", 20, "test")
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+def test_the_text_has_constants_and_the_appendix_ndot(dataset: str) -> None:
+    annealed = dataclasses.asdict(recipe(f"{dataset}-tbso-t4"))
+    for name, fields in (("constant", {"beta_schedule": "constant"}), ("ndot", {"gradient": "ndot"})):
+        found = dataclasses.asdict(recipe(f"{dataset}-tbso-t4-{name}"))
+        assert {key: value for key, value in found.items() if value != annealed[key]} == fields
+
+
+def test_bptt_comes_with_the_reset_and_without() -> None:
+    detached, full = recipe("cifar10-real-bptt-t6"), recipe("cifar10-real-bptt-full-t6")
+    assert dataclasses.replace(detached, gradient="bptt-full") == full
 
 
 def test_every_data_set_has_a_small_version() -> None:

@@ -9,11 +9,16 @@ import pytest
 from PIL import Image
 
 from bsnn import cli
+from bsnn.nn.size import model_size
 from bsnn.paper import TARGETS, _comparison, _trained, ablation, figure5, table2, table3, table4, table5
 from bsnn.paper._comparison import ROWS, config_of
 from bsnn.paper._target import Settings
 from bsnn.paper._trained import DIGITS
+from bsnn.paper.numbers import TABLE_2, TABLE_5
+from bsnn.paper.recipes import recipe
+from bsnn.paper.sizes import sizes, stored_bytes
 from bsnn.train import Config
+from bsnn.train.build import build_network
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -107,27 +112,103 @@ def test_online_gradients_are_exact_at_the_first_step(results) -> None:
 def test_sizes_at_the_papers_scale_are_the_papers(tmp_path) -> None:
     settings = Settings("paper", None, tmp_path)
     for row in ROWS:
-        # The paper gives SEW-ResNet-34's size for a real-valued ResNet-18, and another network's for SLTT.
-        if row.recipe and row.megabytes and row.megabytes not in (87.19, 34.32):
+        # The paper gives SEW-ResNet-34's size for a real-valued ResNet-18, and other networks' for SLTT.
+        if row.megabytes and row.megabytes not in (87.19, 85.15, 34.32) and "CBP" not in row.method:
             size = table2.stored_bytes(config_of(settings, row)) / 1e6
             assert size == pytest.approx(row.megabytes, rel=0.02), row
+
+
+def test_sizes_of_every_row_are_counted() -> None:
+    found = {size.published: size for size in sizes()}
+    assert len(found) == len(TABLE_2) + len(TABLE_5)
+    megabits = {
+        row.megabytes: 8 * size.megabytes
+        for row, size in found.items()
+        if row.method == "CBP" and row.dataset != "imagenet"
+    }
+    # 16Conv1FC: 1,400,832 weights of blocks, 8,192 between them, and some real-valued ones.
+    assert megabits == pytest.approx({15.10: 15.06, 16.60: 16.54, 1.33: 1.557}, abs=0.005)
+    assert all("megabits" in found[row].remark for row in found if row.method == "CBP" and row.dataset != "imagenet")
+    by_method = {row.method: size.megabytes for row, size in found.items() if row in TABLE_5}
+    assert by_method == pytest.approx({"ATIF": 44.74, "STS-T": 6.26, "T-BSO": 1.25}, abs=0.005)
+
+
+def test_a_size_is_that_of_the_network() -> None:
+    config = dataclasses.replace(recipe("cifar10-tbso-t4"), width=0.25)
+    assert stored_bytes(config) == model_size(build_network(config, 10, 3)).stored_bytes
+
+
+def test_small_scales_keep_what_is_the_methods_own(tmp_path) -> None:
+    settings = Settings("small", None, tmp_path)
+    rows = {row.method: config_of(settings, row) for row in ROWS if row.dataset == "cifar10"}
+    ours, qsnn, cbp = rows["T-BSO"], rows["Q-SNN"], rows["CBP, VGG-16"]
+    for config in (qsnn, cbp):
+        for field in ("plan", "width", "train_samples", "epochs", "batch_size", "dataset"):
+            assert getattr(config, field) == getattr(ours, field)
+    assert (qsnn.time_steps, qsnn.weight_decay, qsnn.method) == (6, 1e-4, "bsnn.paper.qsnn:QSNN")
+    assert (cbp.time_steps, cbp.learning_rate) == (8, 0.01)
 
 
 def test_what_only_a_small_scale_explains_is_not_said_of_the_papers(tmp_path, monkeypatch) -> None:
     point = {"accuracies": [0.5, 0.6, 0.7], "minutes": [1.0] * 3, "runs": ["r"] * 3, "git_commits": [None] * 3}
 
-    def trained(settings, name, config, grid=None):
+    def trained(settings, name, config, grid=None, first=None):
         grid = grid or {}
         return [{**dict(zip(grid, v, strict=True)), **point} for v in itertools.product(*grid.values())]
 
     for module in (_comparison, table3, table4, table5):
         monkeypatch.setattr(module, "trained", trained)
-    monkeypatch.setattr(_comparison, "check_all", lambda *_: None)
+    for module in (_comparison, table5):
+        monkeypatch.setattr(module, "check_all", lambda *_: None)
     for target in (table3, table4, table5, figure5):
         small, paper = (" ".join(target.measure(Settings(s, None, tmp_path)).notes) for s in ("small", "paper"))
         assert any(word in small for word in ("Ours is", "do not compare"))
         for word in ("Ours is", "do not compare", "We add", "we add", "stands in"):
             assert word not in paper
+
+
+def test_figure_5_takes_any_number_of_time_steps(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def trained(settings, name, config, grid=None, first=None):
+        asked.append((config.dataset, config.optimizer, config.time_steps, config.epochs))
+        return [{"accuracies": [0.5], "minutes": [1.0], "runs": ["r"], "git_commits": [None]}]
+
+    monkeypatch.setattr(_comparison, "trained", trained)
+    monkeypatch.setattr(_comparison, "check_all", lambda *_: None)
+    findings = figure5.measure(Settings("paper", None, tmp_path, (1, 4)))
+    assert sorted(asked) == [("cifar100", rule, steps, 400) for rule in ("bso", "tbso") for steps in (1, 4)]
+    values = {tuple(row[:2]): row[2] for row in findings.tables[0]["rows"]}
+    assert values == {("BSO", 1): None, ("BSO", 4): 72.34, ("T-BSO", 1): None, ("T-BSO", 4): 73.82}
+
+
+def test_time_steps_are_for_figure_5_alone(capsys) -> None:
+    assert cli.main(["reproduce", "table3", "--time-steps", "2"]) == 2
+    assert "time_steps: received 2 for table3; only figure5 takes them" in capsys.readouterr().err
+    assert cli.main(["reproduce", "figure5", "--time-steps", "2,x"]) == 2
+    assert "--time-steps: received '2,x'; expected numbers of 1 or more" in capsys.readouterr().err
+
+
+def test_both_stages_are_trained_with_the_same_seed(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def train(config, out, **_):
+        asked.append((str(out.relative_to(tmp_path)), config.seed, config.neuron))
+
+    def sweep(config, grid, folder, **_):
+        asked.append((config.init_from.removeprefix(f"{tmp_path}/"), grid["seed"], config.neuron))
+        return {"points": []}
+
+    monkeypatch.setattr(_trained, "train", train)
+    monkeypatch.setattr(_trained, "sweep", sweep)
+    row = next(row for row in ROWS if row.method.startswith("CBP"))
+    settings = Settings("small", None, tmp_path)
+    first = _comparison._first_stage(settings, row)
+    _trained.trained(settings, "cbp", config_of(settings, row), first=first)
+    rectifier = "bsnn.nn.compared:Rectifier"
+    for seed in range(3):
+        run = f"small-cifar10-cbp-ann/seed={seed}"
+        assert asked[2 * seed : 2 * seed + 2] == [(run, seed, rectifier), (run, [seed], "if")]
 
 
 def imagenet_like(folder: Path, classes: int) -> Path:
@@ -138,12 +219,14 @@ def imagenet_like(folder: Path, classes: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("target", "scale"), [("table2", "paper"), ("figure5", "paper"), ("ablation", "small")])
+@pytest.mark.parametrize(
+    ("target", "scale"), [("table2", "paper"), ("figure5", "paper"), ("table5", "paper"), ("ablation", "small")]
+)
 def test_nothing_begins_that_cannot_be_finished(target, scale, tmp_path, monkeypatch, capsys) -> None:
     data = imagenet_like(tmp_path / "data", 3)
     begun: list[str] = []
-    for module in (_comparison, ablation):
-        monkeypatch.setattr(module, "trained", lambda settings, name, *_: begun.append(name))
+    for module in (_comparison, table5, ablation):
+        monkeypatch.setattr(module, "trained", lambda settings, name, *_, **__: begun.append(name))
     options = ["--scale", scale, "--data", str(data), "--results", str(tmp_path), "--runs", str(tmp_path / "runs")]
     assert cli.main(["reproduce", target, *options]) == 2
     assert str(data) in capsys.readouterr().err
@@ -154,19 +237,25 @@ def test_imagenet_at_the_papers_scale_is_trained_in_both_stages(tmp_path, monkey
     point = {"accuracies": [0.5] * 3, "minutes": [1.0] * 3, "runs": ["r"] * 3, "git_commits": [None] * 3}
     checked, begun = [], []
 
-    def trained(settings, name, config):
-        begun.append((name, config))
+    def trained(settings, name, config, grid=None, first=None):
+        begun.append((name, config, first))
         return [point]
 
     monkeypatch.setattr(_trained, "check_ready", lambda config, data: checked.append(config))
     monkeypatch.setattr(_comparison, "trained", trained)
     findings = table2.measure(Settings("paper", str(imagenet_like(tmp_path / "data", 1000)), tmp_path / "runs"))
-    assert [name for name, _ in begun] == [
-        "table2-imagenet-real-weights-BPTT-ResNet-18-t4",
-        "table2-imagenet-T-BSO-ResNet-18-t4",
-        "table2-imagenet-T-BSO-ResNet-18-t6",
-    ]
-    assert checked == [config for _, config in begun]
+    firsts = {name.removeprefix("table2-imagenet-"): first and first[0] for name, _, first in begun}
+    assert firsts == {
+        "real-weights-BPTT-ResNet-18-t4": None,
+        "CBP-ResNet-18-t4": "imagenet-cbp-snn",
+        "T-BSO-ResNet-18-t4": None,
+        "OTTT-ResNet-34-t6": None,
+        "SLTT-ResNet-34-t6": "imagenet-sltt-t1",
+        "T-BSO-ResNet-18-t6": None,
+    }
+    # What a row begins with is checked as well, and neither needs the other's run.
+    first_stages = [first[1] for _, _, first in begun if first]
+    assert checked == [*first_stages, *(dataclasses.replace(config, init_from="") for _, config, _ in begun)]
     assert [config.stages[0]["epochs"] for config in checked if config.stages] == [100, 100]
     assert not any(config.init_from for config in checked)
     assert "Test accuracy on imagenet" in findings.tables[0]["caption"]

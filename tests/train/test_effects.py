@@ -55,6 +55,8 @@ OTHER: dict[str, Any] = {
 ENABLED: dict[str, dict[str, Any]] = {
     "image_size": {"dataset": "folder"},
     "decay_epochs": {"beta_schedule": "step"},
+    "batchnorm": {"gradient": "bptt"},
+    "loss_of": {"gradient": "bptt"},
     "nesterov": {"sgd_momentum": 0.5},
     "crop_mode": {"crop_padding": 2},
     "alternating_flip": {"flip": True, "epochs": 3},
@@ -67,6 +69,8 @@ ELSEWHERE = {
     "sync_batchnorm": "test_distributed.py",
     "clip_norm": "test_options.py",
     "loss": "test_own_parts.py",
+    "method": "test_method.py",
+    "beta2_schedule": "test_method.py",
     "select": "test_selection.py",
     "early_stopping": "test_selection.py",
     "final_test": "test_selection.py",
@@ -131,7 +135,7 @@ def test_a_change_has_an_effect_or_is_refused(name: str, run: Any) -> None:
     except UserError:
         return
     assert why_unused(without_effect, name)
-    if name != "alternating_flip":  # refused when it is built
+    if name not in ("alternating_flip", "batchnorm", "loss_of"):  # refused when it is built
         assert run(without_effect) == run(BASE)
 
 

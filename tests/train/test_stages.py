@@ -174,7 +174,8 @@ def rates(config: Config) -> list[dict[str, float]]:
     def note() -> None:
         assert trainer.flip is not None
         group, real = trainer.flip.param_groups[0], trainer.optimizers[-1].param_groups[0]
-        found.append({"lr": real["lr"], "beta": group["one_minus_beta1"], "gamma": group["gamma"]})
+        names = {"beta": "one_minus_beta1", "beta2": "one_minus_beta2", "gamma": "gamma"}
+        found.append({"lr": real["lr"], **{short: group[name] for short, name in names.items()}})
 
     trainer._train_batch = lambda *_: (note(), [s.step() for s in trainer.schedules], _count(trainer))  # type: ignore
     for _ in range(config.epochs):
@@ -210,11 +211,12 @@ def test_schedules_reach_over_the_run() -> None:
 
 
 def test_schedules_of_a_stage_begin_with_it() -> None:
-    stages = ({"epochs": 2, "one_minus_beta1": 0.5, "beta_schedule": "constant"},)
-    found = rates(dataclasses.replace(SCHEDULED, stages=stages, schedule_span="stage"))
+    stages = ({"epochs": 2, "one_minus_beta1": 0.5, "beta_schedule": "constant", "beta2_schedule": "cosine"},)
+    found = rates(dataclasses.replace(SCHEDULED, one_minus_beta2=0.125, stages=stages, schedule_span="stage"))
     cosine = [0.5 * (1 + math.cos(math.pi * k / 6)) for k in range(6)]
     assert [line["lr"] for line in found] == pytest.approx([0.5 * c for c in cosine * 2])
     assert [line["beta"] for line in found] == pytest.approx([0.5] * 6 + [0.25 * c for c in cosine])
+    assert [line["beta2"] for line in found] == pytest.approx([0.125 * c for c in cosine] + [0.125] * 6)
 
 
 # What is carried from one stage to the next.

@@ -5,8 +5,7 @@ import dataclasses
 from typing import Any
 
 from bsnn.cli._parser import Result, add_command
-from bsnn.paper.recipes import RECIPES
-from bsnn.train.recipes import SMALL
+from bsnn.paper.recipes import PAPER, RECIPES
 
 _SMALL = "For two CPU cores:"
 
@@ -31,7 +30,7 @@ def text(result: Result) -> str:
     width = max(len(entry["name"]) for entry in result["recipes"])
     groups: dict[str, list[str]] = {_SMALL: []}
     for entry in result["recipes"]:
-        small = entry["name"] in SMALL
+        small = entry["name"] not in PAPER
         heading = _SMALL if small else f"The paper's, on {entry['dataset']}:"
         groups.setdefault(heading, []).append(f"  {entry['name']:{width}}  {entry['help']}")
     advice = "Train one with: bsnn train NAME --data DIR. Its numbers: bsnn train NAME --help"

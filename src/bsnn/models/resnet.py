@@ -41,6 +41,7 @@ def resnet18(
     width: float = 1.0,
     *,
     stem: int = 224,
+    released: bool = False,
     **layers: Unpack[LayerOptions],
 ) -> ImageNetwork:
     """The Bi-Real ResNet-18.
@@ -51,6 +52,8 @@ def resnet18(
         width: Factor on every number of channels.
         stem: 224 for ImageNet's stem (7×7 convolution and max pooling, each with stride 2), 32 for a single
             3×3 convolution that keeps the size.
+        released: As in the authors' code: a 3×3 stem of stride 1 with a bias whatever the size, and no neurons before
+            the global pooling. For ImageNet it counts 4.16 MB, and ours 4.19; Table 2 has 4.22.
         layers: `weights` and `neuron`, as in `vgg`.
 
     Example:
@@ -63,7 +66,10 @@ def resnet18(
     weights, neuron = layers.get("weights", "binary"), layers.get("neuron") or LIF()
     channels = [scaled(stage, width) for stage in _STAGES]
     made: dict[str, nn.Module] = {}
-    if stem == 224:
+    if released:
+        made["stem"] = nn.Conv2d(in_channels, channels[0], 3, padding=1)
+        made["norm"] = BatchNorm2d(channels[0])
+    elif stem == 224:
         made["stem"] = nn.Conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
         made["norm"] = BatchNorm2d(channels[0])
         made["stem_pool"] = nn.MaxPool2d(3, stride=2, padding=1)
@@ -76,7 +82,8 @@ def resnet18(
             stride = 2 if stage > 0 and block == 0 else 1
             made[f"stage{stage + 1}_{block + 1}"] = _block(entering, leaving, stride, weights, neuron)
             entering = leaving
-    made["lif"] = copy.deepcopy(neuron)
+    if not released:
+        made["lif"] = copy.deepcopy(neuron)
     made["pool"] = nn.AdaptiveAvgPool2d(1)
     made["flatten"] = nn.Flatten()
     made["classifier"] = nn.Linear(entering, num_classes)

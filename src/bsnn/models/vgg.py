@@ -4,7 +4,8 @@ The first convolution and the classifier are real-valued, every convolution betw
 """
 
 import copy
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 from torch import nn
@@ -34,6 +35,9 @@ def vgg(
     width: float = 1.0,
     weights: Weights = "binary",
     neuron: Neuron | None = None,
+    convolution: Callable[[int, int], nn.Module] | None = None,
+    normalized: bool = True,
+    dropout: float = 0.0,
 ) -> ImageNetwork:
     """A chain of 3×3 convolutions with the channels of `plan`, then global pooling and a classifier.
 
@@ -44,6 +48,10 @@ def vgg(
         width: Factor on every number of channels.
         weights: `"binary"`, or for comparison `"latent"` or `"real"`, for all convolutions but the first.
         neuron: The neuron to copy into every layer; `LIF()` by default.
+        convolution: Makes the convolutions behind the first from the channels that enter and leave, instead of
+            `weights`; they must keep height and width.
+        normalized: Whether there is BatchNorm before the neurons; without it, the first convolution has a bias.
+        dropout: Behind each layer of neurons.
 
     Example:
         >>> net = vgg((8, "pool", 16), in_channels=1)
@@ -54,6 +62,7 @@ def vgg(
     if not plan or plan[0] == POOL or any(not isinstance(c, int) and c != POOL for c in plan):
         raise UserError(f"plan: received {plan}; expected channel numbers and {POOL!r}, a number first.")
     neuron = neuron or LIF()
+    make = convolution or functools.partial(TracedConv2d, kernel_size=3, padding=1, weights=weights)
     layers: dict[str, nn.Module] = {}
     entering, index = in_channels, 0
     for item in plan:
@@ -63,12 +72,13 @@ def vgg(
         index += 1
         leaving = scaled(item, width)
         layers[f"conv{index}"] = (
-            nn.Conv2d(entering, leaving, 3, padding=1, bias=False)
-            if index == 1
-            else TracedConv2d(entering, leaving, 3, padding=1, weights=weights)
+            nn.Conv2d(entering, leaving, 3, padding=1, bias=not normalized) if index == 1 else make(entering, leaving)
         )
-        layers[f"norm{index}"] = BatchNorm2d(leaving)
+        if normalized:
+            layers[f"norm{index}"] = BatchNorm2d(leaving)
         layers[f"lif{index}"] = copy.deepcopy(neuron)
+        if dropout:
+            layers[f"dropout{index}"] = nn.Dropout(dropout)
         entering = leaving
     layers["pool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()

@@ -19,7 +19,7 @@ from bsnn.nn.neuron import Neuron, Stateful, finding_shapes
 from bsnn.nn.recurrent import Recurrent
 from bsnn.nn.retraced import Retraced
 from bsnn.nn.synapse import BinaryConv2d, BinaryLinear, TracedConv2d, TracedLayer, TracedLinear
-from bsnn.nn.trace import Activity, lose_trace, where_lost
+from bsnn.nn.trace import Activity, as_output, lose_trace, where_lost
 
 # Linear and the same at every time step: the trace of their output is their output for the trace.
 _LINEAR = (
@@ -135,6 +135,12 @@ class _Composition(Stateful):
                 self._say_no_more()
         return output, state
 
+    def _all_steps(self, layer: nn.Module, frames: Sequence[Tensor], state: Any) -> tuple[list[Tensor], Any]:
+        """One layer at all time steps; one without state sees them as a single batch."""
+        if isinstance(layer, Stateful):
+            return layer.sequence(frames, state)
+        return list(layer(torch.cat(list(frames))).split(len(frames[0]))), None
+
     def _tell(self, watched: nn.Module) -> None:
         """Says, once per network, that modules run one by one because of a hook."""
         if self in _told or finding_shapes():
@@ -190,6 +196,21 @@ class Sequential(_Composition):
                 place += len(run.modules)
         return x, self._kept(states)
 
+    def sequence(self, frames: Sequence[Tensor], state: tuple[Any, ...] | None) -> tuple[list[Tensor], tuple[Any, ...]]:
+        """All time steps, layer by layer; see `Stateful.sequence`.
+
+        Example:
+            >>> net = Sequential(bsnn.BatchNorm1d(1, momentum=1.0), bsnn.LIF(gradient="bptt"))
+            >>> spikes, state = net.sequence([torch.zeros(2, 1), torch.ones(2, 1)], None)
+            >>> net[0].running_mean  # of both time steps
+            tensor([0.5000])
+        """
+        sent, states = list(frames), []
+        for _, layer, past in self._with_states(state):
+            sent, now = self._all_steps(layer, sent, past)
+            states.append(now)
+        return sent, self._kept(states)
+
 
 class _Branches(_Composition):
     """Layers side by side on the same input."""
@@ -203,16 +224,23 @@ class _Branches(_Composition):
         steps = [self._step(name, layer, x, past) for name, layer, past in self._with_states(state)]
         outputs, states = [output for output, _ in steps], [now for _, now in steps]
         activities = [output for output in outputs if isinstance(output, Activity)]
-        if not activities:
-            merged = self._merge([o for o in outputs if isinstance(o, Tensor)])
+        # Without traces, spikes are numbers like any other.
+        if all(activity.trace is None for activity in activities) and len(activities) < len(outputs):
+            merged = self._merge([as_output(output) for output in outputs])
             lost = next(filter(None, map(where_lost, outputs)), "")
             return lose_trace(merged, lost) if lost else merged, self._kept(states)
         if len(activities) < len(outputs):
             raise UserError(
                 f"{type(self).__name__}: some branches yield spikes and others currents; expected the same "
-                "of all. End each branch with a neuron, or none."
+                "of all under a rule with a trace. End each branch with a neuron, or none."
             )
         return Activity.join(self._merge, activities), self._kept(states)
+
+    def sequence(self, frames: Sequence[Tensor], state: tuple[Any, ...] | None) -> tuple[list[Tensor], tuple[Any, ...]]:
+        """All time steps, layer by layer; see `Stateful.sequence`."""
+        branches = [self._all_steps(layer, frames, past) for _, layer, past in self._with_states(state)]
+        merged = [self._merge(list(parts)) for parts in zip(*(sent for sent, _ in branches), strict=True)]
+        return merged, self._kept([now for _, now in branches])
 
 
 class Residual(_Branches):
@@ -267,6 +295,13 @@ class ImageNetwork(Sequential):
     @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
         """Logits of one time step, and the new state."""
+        return super().forward(self._checked(x), state)
+
+    def sequence(self, frames: Sequence[Tensor], state: tuple[Any, ...] | None) -> tuple[list[Tensor], tuple[Any, ...]]:
+        """Logits of all time steps, layer by layer; see `Stateful.sequence`."""
+        return super().sequence([self._checked(frame) for frame in frames], state)
+
+    def _checked(self, x: Value) -> Tensor:
         shape = tuple(x.shape) if isinstance(x, Tensor) else ()
         if (
             not isinstance(x, Tensor)
@@ -280,4 +315,4 @@ class ImageNetwork(Sequential):
                 "in_channels=..., and give it [T, batch, ...] one step at a time."
             )
         # The memory order that convolutions and pooling are fastest in; every layer keeps it.
-        return super().forward(x.contiguous(memory_format=torch.channels_last), state)
+        return x.contiguous(memory_format=torch.channels_last)

@@ -10,7 +10,7 @@ Legend: u membrane, s spikes, I current, λ leak, V_th threshold.
 """
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple
@@ -22,7 +22,7 @@ from bsnn.errors import UserError
 from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.claims import claim
 from bsnn.nn.surrogate import Sigmoid, Surrogate, spike
-from bsnn.nn.trace import NDOT, Activity, GradientRule, RuleName, gradient_rule
+from bsnn.nn.trace import NDOT, Activity, GradientRule, RuleName, as_output, gradient_rule
 
 
 def lif_step(
@@ -83,8 +83,8 @@ class SpikeCount:
         self._chances = 0
 
     def __call__(self, module: nn.Module, inputs: Any, output: tuple[Activity, Any]) -> None:
-        """What torch calls behind a layer that runs as a module."""
-        self.add(output[0].spikes)
+        """What torch calls behind a layer that runs as a module; a spike may have another size than 1."""
+        self.add(output[0].spikes != 0)
 
     def add(self, spikes: Tensor, each: int = 1) -> None:
         """Counts the spikes of one time step, or means of `each` of them."""
@@ -115,6 +115,18 @@ class Stateful(nn.Module):
 
     A state of `None` stands for zeros.
     """
+
+    def sequence(self, frames: Sequence[Tensor], state: Any) -> tuple[list[Tensor], Any]:
+        """All time steps of a sequence: what each sends on, and the last state.
+
+        Here, one step after another. `Sequential`, `Residual` and `Concat` go layer by layer instead, so that BatchNorm
+        in training has the statistics of all time steps together. Traces are left out: it serves BPTT and evaluation.
+        """
+        sent = []
+        for frame in frames:
+            output, state = self(frame, state)
+            sent.append(as_output(output))
+        return sent, state
 
     def initial_state(self, x: Tensor) -> Any:
         """The state of zeros for inputs like `x`.
@@ -164,7 +176,7 @@ class Neuron(Stateful):
         leak: λ, the share of the membrane that stays; a trace decays by it.
         threshold: V_th.
         surrogate: Stand-in for the derivative of the spike; `Sigmoid()` by default.
-        gradient: `"ottt"`, `"ndot"`, `"sltt"` or `"bptt"`, or an object such as `NDOT(clamp=False)`.
+        gradient: `"ottt"`, `"ndot"`, `"sltt"`, `"bptt"` or `"bptt-full"`, or an object such as `NDOT(clamp=False)`.
 
     Attributes:
         state_type: NamedTuple of what is carried, each a tensor of the shape of the current. Two fields must be there:
@@ -250,6 +262,10 @@ class Neuron(Stateful):
         """The spikes as the reset sees them: detached, unless the gradient rule says otherwise. You may override it."""
         return spikes.detach() if self.gradient.detach_reset else spikes
 
+    def traced_membrane(self, state: Any) -> Tensor:
+        """What a gradient rule sees as the membrane of a state; you may override it."""
+        return state.membrane
+
     @opaque
     def forward(self, current: Tensor, state: Any) -> tuple[Activity, Any]:
         """One time step; in half precision the state is kept in single."""
@@ -267,7 +283,8 @@ class Neuron(Stateful):
         new, trace = map_state(Tensor.detach, new), None
         if rule.has_trace:
             with torch.no_grad():
-                trace = rule.trace(state.trace, spikes, new.membrane, state.membrane, self.leak)
+                past, now = self.traced_membrane(state), self.traced_membrane(new)
+                trace = rule.trace(state.trace, spikes, now, past, self.leak)
         return Activity(sent, trace), new._replace(trace=trace)
 
     def _zero_state(self, current: Tensor) -> Any:
@@ -299,7 +316,7 @@ class LIF(SoftResetNeuron):
         leak: λ, the share of the membrane that stays.
         threshold: V_th.
         surrogate: Stand-in for the derivative of the spike; `Sigmoid()` by default.
-        gradient: `"ottt"`, `"ndot"`, `"sltt"` or `"bptt"`, or an object such as `NDOT(clamp=False)`.
+        gradient: `"ottt"`, `"ndot"`, `"sltt"`, `"bptt"` or `"bptt-full"`, or an object such as `NDOT(clamp=False)`.
 
     Example:
         >>> lif = LIF()

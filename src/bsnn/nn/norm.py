@@ -138,6 +138,12 @@ def synchronize_statistics(net: nn.Module) -> None:
             module.synchronized = True
 
 
+def norms_of(net: nn.Module) -> dict[str, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm]:
+    """The BatchNorm layers of a network that keep running statistics, by name."""
+    modules = net.named_modules()
+    return {name: module for name, module in modules if isinstance(module, _NORMS) and module.track_running_stats}
+
+
 @contextmanager
 def estimating_statistics(net: nn.Module) -> Iterator[None]:
     """Within it, every forward pass counts toward new running statistics, equally; weights stay as they are.
@@ -150,11 +156,7 @@ def estimating_statistics(net: nn.Module) -> Iterator[None]:
         >>> with estimating_statistics(net):
         ...     _ = bsnn.predict(net, torch.randn(8, 3, 8, 8), time_steps=2)
     """
-    norms = {
-        name: module
-        for name, module in net.named_modules()
-        if isinstance(module, _NORMS) and module.track_running_stats
-    }
+    norms = norms_of(net)
     momenta = {name: norm.momentum for name, norm in norms.items()}
     before = {name: {k: v.clone() for k, v in norm.named_buffers()} for name, norm in norms.items()}
     with evaluating(net), torch.no_grad():

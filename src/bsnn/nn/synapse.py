@@ -151,7 +151,8 @@ class TracedLayer(BinaryModule):
         values = nn.init.kaiming_normal_(torch.empty(shape))
         self.weight = BinaryParameter.from_signs(values) if weights == "binary" else nn.Parameter(values)
 
-    def _multiply(self, x: Tensor | Activity, product: _Product) -> Tensor:
+    def _multiply(self, x: Tensor | Activity, product: _Product, standing_in: Tensor | None = None) -> Tensor:
+        """The product with the weights, or with real-valued ones that were computed from them."""
         lost = where_lost(x)
         if lost:
             raise UserError(
@@ -167,7 +168,9 @@ class TracedLayer(BinaryModule):
                 f"{tuple(trace.shape)}; expected the same."
             )
         weight, bits = self.weight, None
-        if isinstance(weight, BinaryParameter):
+        if standing_in is not None:
+            weight = standing_in
+        elif isinstance(weight, BinaryParameter):
             bits = weight.bits
         elif self.weights == "latent":
             weight = _Binarize.apply(weight)

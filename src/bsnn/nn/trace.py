@@ -8,6 +8,7 @@ with: no trace, and the state keeps its graph.
 Legend: â trace, s spikes, μ trace factor, λ leak, u membrane, V_th threshold, ζ gradient of the membrane.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
@@ -185,7 +186,8 @@ class BPTT(GradientRule):
 
     Args:
         detach_reset: Whether to leave out the first term of Eq. 5, ∂u[i+1]/∂s[i] · ∂s[i]/∂u[i], by which the reset
-            passes a gradient on to the spike that caused it; False gives Eq. 5 in full. Online rules leave it out.
+            passes a gradient on to the spike that caused it; False, by name `"bptt-full"`, gives Eq. 5 in full. Online
+            rules leave it out.
     """
 
     has_trace = False
@@ -195,8 +197,14 @@ class BPTT(GradientRule):
         self.detach_reset = detach_reset
 
 
-RuleName = Literal["ottt", "ndot", "sltt", "bptt"]
-_RULES: dict[str, type[GradientRule]] = {"ottt": OTTT, "ndot": NDOT, "sltt": SLTT, "bptt": BPTT}
+RuleName = Literal["ottt", "ndot", "sltt", "bptt", "bptt-full"]
+_RULES: dict[str, Callable[[], GradientRule]] = {
+    "ottt": OTTT,
+    "ndot": NDOT,
+    "sltt": SLTT,
+    "bptt": BPTT,
+    "bptt-full": functools.partial(BPTT, detach_reset=False),
+}
 
 
 def gradient_rule(rule: RuleName | str | GradientRule) -> GradientRule:

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from bsnn.errors import UserError
 from bsnn.kernels.torch_internals import uncompiled
 from bsnn.nn.fused import recycling_state
-from bsnn.nn.neuron import Neuron, SpikeCount, evaluating
+from bsnn.nn.neuron import Neuron, SpikeCount, Stateful, evaluating
 from bsnn.nn.norm import estimating_statistics
 from bsnn.nn.trace import as_output
+from bsnn.online.step_statistics import StepStatistics
 
 
 def over_time(inputs: Tensor, time_steps: int | None) -> Iterable[Tensor]:
@@ -33,13 +34,16 @@ def over_time(inputs: Tensor, time_steps: int | None) -> Iterable[Tensor]:
 
 
 @torch.no_grad()
-def predict(net: nn.Module, inputs: Tensor, time_steps: int | None) -> Tensor:
+def predict(
+    net: nn.Module, inputs: Tensor, time_steps: int | None, *, step_statistics: StepStatistics | None = None
+) -> Tensor:
     """Logits summed over time, in whatever mode the network is; spikes, if the network ends in neurons.
 
     Args:
         net: Called as `logits, state = net(frame, state)`.
         inputs: A still batch, or with `time_steps=None` frames `[T, B, ...]`.
         time_steps: How often to show a still batch.
+        step_statistics: BatchNorm's statistics of each time step, instead of one set for all.
 
     Example:
         >>> net = bsnn.models.vgg((8, 8), in_channels=1).eval()
@@ -47,11 +51,17 @@ def predict(net: nn.Module, inputs: Tensor, time_steps: int | None) -> Tensor:
         torch.Size([2])
     """
     total, state = None, None
-    with recycling_state(net):
-        for frame in over_time(inputs, time_steps):
-            output, state = net(frame, state)
-            logits = as_output(output)
-            total = logits if total is None else total + logits
+    try:
+        with recycling_state(net):
+            for t, frame in enumerate(over_time(inputs, time_steps)):
+                if step_statistics is not None:
+                    step_statistics.use(t)
+                output, state = net(frame, state)
+                logits = as_output(output)
+                total = logits if total is None else total + logits
+    finally:
+        if step_statistics is not None:
+            step_statistics.restore()
     if total is None:
         raise UserError(f"predict: received frames of shape {tuple(inputs.shape)}; expected at least one.")
     return total
@@ -91,17 +101,23 @@ def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
 
 
 @torch.no_grad()
-def estimate_statistics(net: nn.Module, batches: Iterable[Tensor], time_steps: int | None) -> None:
+def estimate_statistics(
+    net: nn.Module, batches: Iterable[Tensor], time_steps: int | None, *, layer_by_layer: bool = False
+) -> None:
     """Estimates BatchNorm's statistics anew from training inputs, because flips outrun running averages.
 
     Args:
         net: Called as `logits, state = net(frame, state)`.
         batches: Inputs, as `predict` takes them.
         time_steps: How often to show a still batch; None for inputs `[T, B, ...]`.
+        layer_by_layer: Whether the network was trained so, with statistics of whole sequences (`bptt_update`).
     """
     with estimating_statistics(net):
         for inputs in batches:
-            predict(net, inputs, time_steps)
+            if layer_by_layer and isinstance(net, Stateful):
+                net.sequence(list(over_time(inputs, time_steps)), None)
+            else:
+                predict(net, inputs, time_steps)
 
 
 class Evaluation(NamedTuple):
@@ -131,7 +147,13 @@ class Evaluation(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], time_steps: int | None) -> Evaluation:
+def evaluate(
+    net: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    time_steps: int | None,
+    *,
+    step_statistics: StepStatistics | None = None,
+) -> Evaluation:
     """Measures the predictions by summed logits, in evaluation mode; the mode is restored.
 
     While weights still flip, call `estimate_statistics` first.
@@ -140,6 +162,7 @@ def evaluate(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], time_step
         net: Called as `logits, state = net(frame, state)`.
         batches: Inputs, and labels `[B]`, each the number of a class.
         time_steps: How often to show a still batch; None for inputs `[T, B, ...]`.
+        step_statistics: BatchNorm's statistics of each time step, instead of one set for all.
 
     Example:
         >>> net = bsnn.models.vgg((8, 8), in_channels=1)
@@ -152,7 +175,7 @@ def evaluate(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], time_step
     with evaluating(net), counting_spikes(net) as rates:
         for inputs, labels in batches:
             steps = len(inputs) if time_steps is None else time_steps
-            logits = predict(net, inputs, time_steps)
+            logits = predict(net, inputs, time_steps, step_statistics=step_statistics)
             labels = _class_indices(labels, logits)
             classes, guesses = logits.shape[1], logits.argmax(dim=1)
             pairs = torch.bincount((labels * classes + guesses).cpu(), minlength=classes**2).view(classes, classes)

@@ -1,10 +1,26 @@
-"""The loss of one time step (paper, Section 3.2, Eq. 8; the mixture is that of the authors' code)."""
+"""The loss of one time step (paper, Section 3.2, Eq. 8; the mixture is that of the authors' code), and TET's."""
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from bsnn.errors import UserError
 from bsnn.nn.trace import Activity, as_output
+
+
+def tet_loss(logits: Tensor, labels: Tensor, mse_share: float = 1e-3, target: float = 1.0) -> Tensor:
+    """(1 − κ) cross-entropy + κ mean squared distance of all logits from one number, of a time step (TET).
+
+    Args:
+        logits: Logits of one time step, [B, classes].
+        labels: Class indices, [B], or a distribution for each sample, [B, classes].
+        mse_share: κ.
+        target: The number.
+
+    Example:
+        >>> tet_loss(torch.zeros(2, 4), torch.tensor([1, 3]), mse_share=0.5)  # (ln 4 + 1) / 2
+        tensor(1.1931)
+    """
+    return (1 - mse_share) * F.cross_entropy(logits, labels) + mse_share * (logits - target).square().mean()
 
 
 def step_loss(

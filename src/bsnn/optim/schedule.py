@@ -120,6 +120,20 @@ class Schedule:
         """Counts one on and sets the optimizer's values."""
         self._apply(self.count + 1)
 
+    def scale(self, name: str, factor: float) -> None:
+        """Multiplies a setting, and all that its schedule will make of it, by a factor.
+
+        Example:
+            >>> sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+            >>> Schedule(sgd, lr=constant()).scale("lr", 0.5)
+            >>> sgd.param_groups[0]["lr"]
+            0.05
+        """
+        if name not in self._factors:
+            raise UserError(f"scale: received {name!r}; expected what is scheduled: {', '.join(self._factors)}.")
+        self._initial = [{**initial, name: factor * initial[name]} for initial in self._initial]
+        self._apply(self.count)
+
     def _apply(self, count: int) -> None:
         groups = self.optimizer.param_groups
         if len(groups) != len(self._initial):

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
 
+from bsnn.data.finder import find
+from bsnn.errors import UserError
 from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.trace import RuleName
 from bsnn.online.evaluate import over_time
 from bsnn.online.loss import step_loss
 from bsnn.paper._target import Settings
+from bsnn.paper._trained import first_run
 from bsnn.paper.recipes import recipe
 from bsnn.train.build import network_for
 from bsnn.train.load import loaded_run
@@ -31,9 +34,14 @@ def trained_network(settings: Settings) -> Iterator[tuple[Trainer, str]]:
     config = dataclasses.replace(recipe("digits"), time_steps=6, epochs=5)
     if settings.scale == "smoke":
         config = dataclasses.replace(config, plan=(4, 4), time_steps=2, epochs=1, train_samples=64)
-    if settings.scale == "paper":
-        config = recipe("cifar10-tbso-t6")
     run = settings.runs / f"{settings.scale}-gradients"
+    if settings.scale == "paper":
+        name = _recipe_of(settings)
+        config, run = recipe(name), settings.runs / f"paper-gradients-{name}"
+        if config.init_from:
+            first = config.init_from.removeprefix("runs/")
+            begun = first_run(settings, first, recipe(first), 0, settings.data)
+            config = dataclasses.replace(config, init_from=begun)
     train(config, run, data=settings.data if settings.scale == "paper" else None, resume=True)
     with loaded_run(run) as trainer:
         yield (
@@ -41,6 +49,14 @@ def trained_network(settings: Settings) -> Iterator[tuple[Trainer, str]]:
             f"{config.dataset}, T = {config.time_steps}, after {config.epochs} epochs by OTTT and T-BSO, seed 0 "
             f"(scale {settings.scale})",
         )
+
+
+def _recipe_of(settings: Settings) -> str:
+    """T-BSO at T = 6 on what is in the folder of the data."""
+    name = "cifar10" if settings.data is None else find(settings.data).name
+    if name not in ("cifar10", "cifar100", "imagenet"):
+        raise UserError(f"--data: received {name}; expected cifar10, cifar100 or imagenet.")
+    return f"{name}-tbso-t6"
 
 
 def step_gradients(trainer: Trainer, rule: RuleName, inputs: Tensor, labels: Tensor) -> Gradients:

@@ -18,6 +18,8 @@ class Settings:
     """Folder of the data, for targets that do not use the bundled digits."""
     runs: Path
     """Where run directories go."""
+    time_steps: tuple[int, ...] = ()
+    """Of Figure 5; those of Table 2 if empty."""
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bsnn.paper._target import Settings
+from bsnn.paper.compared import small_version
 from bsnn.paper.recipes import recipe
 from bsnn.train.config import Config
 from bsnn.train.effects import PLAN_WORDS
-from bsnn.train.loop import check_ready
+from bsnn.train.loop import check_ready, train
 from bsnn.train.sweep import sweep
 
 # A quarter of the digits and a narrow network: with all of them nearly every setting ends above 99 %.
@@ -34,6 +35,24 @@ def config_at(settings: Settings, small: Config, paper: str) -> Config:
     return {"smoke": _SMOKE, "small": small, "paper": recipe(paper)}[settings.scale]
 
 
+# What a method that the paper compares with brings along to any scale; the rest is the scale's own.
+_BROUGHT = (
+    "model", "neuron", "leak", "threshold", "surrogate", "weights", "gradient", "batchnorm", "method", "loss",
+    "loss_of", "mse_share", "clip_norm", "real_optimizer", "learning_rate", "learning_rate_schedule", "sgd_momentum",
+    "weight_decay",
+)  # fmt: skip
+
+
+def scaled_down(settings: Settings, small: Config, name: str) -> Config:
+    """A recipe of a method that the paper compares with, below the paper's scale.
+
+    It keeps the method's own settings, and takes data, plan, width, epochs and batches from the scale.
+    """
+    kept = recipe(small_version(name))
+    fields = {field: getattr(kept, field) for field in _BROUGHT}
+    return dataclasses.replace(config_at(settings, small, name), time_steps=kept.time_steps, **fields)
+
+
 def setup(settings: Settings, config: Config, paper: str) -> str:
     """What is measured in words, and what the paper measured."""
     samples = f"{config.train_samples:,} training samples" if config.train_samples else "all training samples"
@@ -46,9 +65,20 @@ def setup(settings: Settings, config: Config, paper: str) -> str:
 
 
 def trained(
-    settings: Settings, name: str, config: Config, grid: Mapping[str, Sequence[Any]] | None = None
+    settings: Settings,
+    name: str,
+    config: Config,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    first: tuple[str, Config] | None = None,
 ) -> list[dict[str, Any]]:
     """Trains a config at every point of a grid and with every seed, all points of the first seed first.
+
+    Args:
+        settings: How the target is measured.
+        name: Of the folder of its runs.
+        config: What to train.
+        grid: Fields to vary.
+        first: The name and the config of a run that each run begins with, with the same seed.
 
     Returns:
         The points in the order of the grid, each with its fields and, over the seeds, its accuracies, minutes, runs
@@ -57,7 +87,14 @@ def trained(
     grid = grid or {}
     data, folder = _data(settings, config), _folder(settings, name)
     points: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sweep(config, {"seed": settings.seeds, **grid}, folder, data=data)["points"]:
+    if first is None:
+        rows = sweep(config, {"seed": settings.seeds, **grid}, folder, data=data)["points"]
+    else:
+        rows = []
+        for seed in settings.seeds:
+            begun = dataclasses.replace(config, init_from=first_run(settings, *first, seed, data))
+            rows += sweep(begun, {"seed": [seed], **grid}, folder, data=data)["points"]
+    for row in rows:
         fields = {name: row[name] for name in grid}
         point = points.setdefault(
             tuple(fields.values()), {**fields, "accuracies": [], "minutes": [], "runs": [], "git_commits": []}
@@ -67,6 +104,13 @@ def trained(
         point["runs"].append(str(Path(row["run"]).relative_to(settings.runs)))
         point["git_commits"].append(json.loads((Path(row["run"]) / "config.json").read_text())["git_commit"])
     return list(points.values())
+
+
+def first_run(settings: Settings, name: str, config: Config, seed: int, data: str | None) -> str:
+    """Trains what other runs begin with, once for all of them; returns where it is."""
+    run = _folder(settings, name) / f"seed={seed}"
+    train(dataclasses.replace(config, seed=seed), run, data=data, resume=True)
+    return str(run)
 
 
 def check_all(settings: Settings, configs: Mapping[str, Config], *, points: int = 1) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bsnn.errors import UserError
+from bsnn.paper.compared import COMPARED, COMPARED_RECIPE_OF
 from bsnn.paper.numbers import SPEECH_COMMANDS, TABLE_2, TABLE_5, TABLE_6, TABLE_7, Published
 from bsnn.train.config import Config
 from bsnn.train.recipes import SMALL, Recipe
@@ -34,6 +35,7 @@ _IMAGENET_TWO_STAGES = dataclasses.replace(
     ),
     schedule_span="stage",
 )
+_IMAGENET_RELEASED = dataclasses.replace(_IMAGENET, batch_size=256, learning_rate=0.2)
 _DVS_CIFAR10 = Config(
     dataset="dvs_cifar10",
     model="vgg11",
@@ -62,23 +64,44 @@ class _Method(NamedTuple):
 _METHODS = {
     "T-BSO": _Method("T-BSO", {"optimizer": "tbso"}),
     "BSO": _Method("BSO", {"optimizer": "bso"}),
+    # The reset is detached, as in the online rules; "full BPTT" has the path through it of Eq. 5.
     "FP-SNN": _Method("real-valued weights, BPTT", _sgd("real", "bptt")),
+    "full BPTT": _Method("real-valued weights, BPTT through the reset too (Eq. 5)", _sgd("real", "bptt-full")),
+    # The text has constants, and the appendix NDOT.
+    "constant": _Method("T-BSO, 1 − β1 constant as in the text", {"optimizer": "tbso", "beta_schedule": "constant"}),
+    "T-BSO NDOT": _Method("T-BSO, NDOT's traces as in the appendix", {"optimizer": "tbso", "gradient": "ndot"}),
     "OTTT": _Method("real-valued weights, OTTT", _sgd("real", "ottt")),
     "NDOT": _Method("real-valued weights, NDOT", _sgd("real", "ndot")),
     "SLTT": _Method("real-valued weights, SLTT", _sgd("real", "sltt")),
     "latent BPTT": _Method("latent weights, BPTT", _sgd("latent", "bptt")),
     "latent OTTT": _Method("latent weights, OTTT", _sgd("latent", "ottt")),
     # The code never anneals the learning rate, divides γ and 1 − β1 by ten every 50 epochs, and has NDOT's traces and
-    # AutoAugment, which the paper does not mention.
+    # AutoAugment, which the paper does not mention. NDOT's membrane is reset twice there, and the head learns from the
+    # trace (`released`).
     "released": _Method(
         "T-BSO as in the authors' code",
         {
+            "model": "bsnn.paper.released:vgg11",
+            "neuron": "bsnn.paper.released:TwiceResetLIF",
             "gradient": "ndot",
             "gamma_schedule": "step",
             "beta_schedule": "step",
             "decay_epochs": 50,
             "learning_rate_schedule": "constant",
             "autoaugment": True,
+        },
+    ),
+    "released ImageNet": _Method(
+        "T-BSO as in the authors' code",
+        {
+            "model": "resnet18-released",
+            "neuron": "bsnn.paper.released:TwiceResetLIF",
+            "gradient": "ndot",
+            "gamma_schedule": "step",
+            "beta_schedule": "step",
+            "decay_epochs": 20,
+            "learning_rate_schedule": "constant",
+            "select": "test",
         },
     ),
 }
@@ -122,6 +145,12 @@ _ROWS = (
     _Row("cifar100-latent-bptt-t6", _CIFAR100, "latent BPTT", 6),
     _Row("cifar100-latent-ottt-t6", _CIFAR100, "latent OTTT", 6),
     _Row("cifar10-tbso-released", _CIFAR10, "released", 4),
+    _Row("cifar10-tbso-t4-constant", _CIFAR10, "constant", 4),
+    _Row("cifar10-tbso-t4-ndot", _CIFAR10, "T-BSO NDOT", 4),
+    _Row("cifar100-tbso-t4-constant", _CIFAR100, "constant", 4),
+    _Row("cifar100-tbso-t4-ndot", _CIFAR100, "T-BSO NDOT", 4),
+    _Row("cifar10-real-bptt-full-t6", _CIFAR10, "full BPTT", 6),
+    _Row("imagenet-tbso-released", _IMAGENET_RELEASED, "released ImageNet", 6, ", trained at T = 6 from the start"),
     _Row("imagenet-tbso-t4", _IMAGENET_TWO_STAGES, "T-BSO", 4, ", 30 epochs after 100 at T = 1"),
     _Row("imagenet-tbso-t6", _IMAGENET_TWO_STAGES, "T-BSO", 6, ", 30 epochs after 100 at T = 1"),
     _Row("imagenet-real-bptt-t4", _IMAGENET, "FP-SNN", 4),
@@ -160,13 +189,21 @@ def _description(row: _Row) -> str:
     return f"{words}."
 
 
-RECIPE_OF: dict[Published, str] = {published: row.name for row in _ROWS for _, published in _published(row)}
-"""The recipe of a row of Table 2 or 5; what the paper only cites has none."""
+RECIPE_OF: dict[Published, str] = {
+    **{published: row.name for row in _ROWS for _, published in _published(row)},
+    **COMPARED_RECIPE_OF,
+}
+"""The recipe of a row of Table 2 or 5."""
 
-PAPER: dict[str, Recipe] = {row.name: Recipe(_description(row), row.config) for row in _ROWS}
-"""The paper's recipes."""
+PAPER: dict[str, Recipe] = {
+    **{row.name: Recipe(_description(row), row.config) for row in _ROWS},
+    **{name: recipe for name, recipe in COMPARED.items() if "-small" not in name},
+}
+"""The paper's recipes, and those of what it compares with."""
 
-RECIPES: dict[str, Recipe] = {**PAPER, **SMALL}
+_SMALL: dict[str, Recipe] = {**SMALL, **{name: recipe for name, recipe in COMPARED.items() if name not in PAPER}}
+
+RECIPES: dict[str, Recipe] = {**PAPER, **_SMALL}
 """All recipes, in the order in which `bsnn recipes` lists them."""
 
 

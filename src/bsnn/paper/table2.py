@@ -1,23 +1,15 @@
 """Table 2: the comparison of methods."""
 
-import dataclasses
 from pathlib import Path
 
 from bsnn.data.finder import find
 from bsnn.data.tree import folders_below, split_folders
 from bsnn.errors import UserError
-from bsnn.nn.size import model_size
 from bsnn.paper._comparison import FLIP_RULES, ROWS, Row, config_of, order_of_rules, reason, train_rows
 from bsnn.paper._target import Findings, Settings
 from bsnn.paper._trained import mean_and_spread, setup
 from bsnn.paper.recipes import recipe
-from bsnn.train.build import build_network
-from bsnn.train.config import Config
-
-_CLASSES_AND_CHANNELS = {
-    "digits": (10, 1), "cifar10": (10, 3), "cifar100": (100, 3), "imagenet": (1000, 3), "dvs_cifar10": (10, 2)
-}  # fmt: skip
-_CITED = "cited by the paper"
+from bsnn.paper.sizes import CLASSES_AND_CHANNELS, sizes, stored_bytes
 
 
 def measure(settings: Settings) -> Findings:
@@ -25,10 +17,9 @@ def measure(settings: Settings) -> Findings:
     dataset = _dataset(settings)
     rows = [row for row in ROWS if row.dataset == dataset]
     # The flip rules last: Figure 5 has the same runs and may be training them at the same time.
-    order = sorted((row for row in rows if row.recipe), key=lambda row: (row.method in FLIP_RULES, row.time_steps))
+    order = sorted(rows, key=lambda row: (row.method in FLIP_RULES, row.time_steps))
     points = dict(zip(order, train_rows(settings, order), strict=True))
-    config = config_of(settings, order[0])
-    original = recipe(order[0].recipe or "")
+    config, original = config_of(settings, order[-1]), recipe(order[-1].recipe)
     findings = Findings(
         "Table 2: comparison of methods",
         setup(settings, config, f"{original.model} of width 1, all images, {original.epochs} epochs"),
@@ -36,20 +27,26 @@ def measure(settings: Settings) -> Findings:
     )
     shown = []
     for row in rows:
-        ours = [None, _CITED]
-        if row.recipe:
-            size = stored_bytes(config_of(settings, row))
-            ours = [f"{size / 1e6:.3f}", mean_and_spread(points[row]["accuracies"])]
-        shown.append([*_reported(row), *ours])
+        size = stored_bytes(config_of(settings, row))
+        shown.append([*_reported(row), f"{size / 1e6:.3f}", mean_and_spread(points[row]["accuracies"])])
     columns = ["method", "T", "size, MB (paper)", "accuracy, % (paper)"]
     findings.add_table(f"Test accuracy on {config.dataset}", [*columns, "size, MB (ours)", "accuracy, % (ours)"], shown)
     findings.add_table(
         "The rest of the paper's table, not run at this scale",
         ["data set", *columns, "to run it"],
+        [[row.dataset, *_reported(row), f"`bsnn train {row.recipe}`"] for row in ROWS if row.dataset != dataset],
+    )
+    findings.add_table(
+        "Sizes at the paper's scale, MB",
+        ["data set", "network", "method", "T", "paper", "counted", "remark"],
         [
-            [row.dataset, *_reported(row), f"`bsnn train {row.recipe}`" if row.recipe else _CITED]
-            for row in ROWS
-            if row.dataset != dataset
+            [
+                *(size.published.dataset, size.published.network, size.published.method, size.published.time_steps),
+                size.published.megabytes,
+                f"{size.megabytes:.2f}",
+                size.remark or None,
+            ]
+            for size in sizes()
         ],
     )
     control = [] if settings.scale == "paper" else ["Figure 5 has BSO with a smaller γ, too."]
@@ -68,7 +65,7 @@ def _dataset(settings: Settings) -> str:
         return name
     # No file says that images are ImageNet's, but the number of its classes does.
     train = split_folders(Path(settings.data)).get("train") if name == "folder" else None
-    classes, wanted = len(folders_below(train)) if train else 0, _CLASSES_AND_CHANNELS["imagenet"][0]
+    classes, wanted = len(folders_below(train)) if train else 0, CLASSES_AND_CHANNELS["imagenet"][0]
     if classes != wanted:
         raise UserError(
             f"--scale paper: {settings.data} holds {name}{f' with {classes} classes' if train else ''}; expected one "
@@ -79,9 +76,3 @@ def _dataset(settings: Settings) -> str:
 
 def _reported(row: Row) -> list[str | float | None]:
     return [row.method, row.time_steps, row.megabytes, row.accuracy]
-
-
-def stored_bytes(config: Config) -> int:
-    """The size of the network as it is deployed, where latent weights are binary."""
-    deployed = dataclasses.replace(config, weights="real" if config.weights == "real" else "binary")
-    return model_size(build_network(deployed, *_CLASSES_AND_CHANNELS[config.dataset])).stored_bytes

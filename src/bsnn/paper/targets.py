@@ -51,7 +51,13 @@ TARGETS: dict[str, Callable[[Settings], Findings]] = {
 
 
 def reproduce(
-    name: str, results: Path, *, scale: Scale = "small", data: str | None = None, runs: Path
+    name: str,
+    results: Path,
+    *,
+    scale: Scale = "small",
+    data: str | None = None,
+    runs: Path,
+    time_steps: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """Measures a target and writes its result.
 
@@ -63,14 +69,17 @@ def reproduce(
         scale: `"paper"` for the paper's own, `"small"` for two CPU cores, or `"smoke"`, which only tries the code.
         data: Folder of the data, for targets that do not use the bundled digits.
         runs: Where run directories go.
+        time_steps: Numbers of time steps of Figure 5; those of Table 2 if none are given.
 
     Returns:
         The path, and what was written there.
     """
     if name not in TARGETS:
         raise UserError(f"reproduce: received {name!r}; expected one of {', '.join(TARGETS)}.")
+    if time_steps and name != "figure5":
+        raise UserError(f"time_steps: received {', '.join(map(str, time_steps))} for {name}; only figure5 takes them.")
     started = time.perf_counter()
-    findings = TARGETS[name](Settings(scale, data, runs))
+    findings = TARGETS[name](Settings(scale, data, runs, time_steps))
     if scale == "smoke":
         findings.notes.append("This scale only tries the code: its numbers and what is said of them mean nothing.")
     result = {
@@ -79,7 +88,8 @@ def reproduce(
         **vars(findings),
         "command": f"bsnn reproduce {name}"
         + (f" --scale {scale}" if scale != "small" else "")
-        + (" --data DIR" if data else ""),
+        + (" --data DIR" if data else "")
+        + (f" --time-steps {','.join(map(str, time_steps))}" if time_steps else ""),
         "seconds": round(time.perf_counter() - started, 1),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)",
         "versions": {

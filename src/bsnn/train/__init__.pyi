@@ -10,5 +10,6 @@ from bsnn.train.distributed import (
 )
 from bsnn.train.load import TrainedNetwork as TrainedNetwork, evaluate_run as evaluate_run, load_network as load_network
 from bsnn.train.loop import train as train
+from bsnn.train.method import Method as Method
 from bsnn.train.recipes import Recipe as Recipe
 from bsnn.train.trainer import Trainer as Trainer

@@ -64,7 +64,8 @@ def build_network(config: Config, num_classes: int, in_channels: int, own: Own =
         return residual(config.plan, **shared)
     if config.model == "vgg11":
         return vgg11(**shared)
-    return resnet18(stem=224 if config.image_size >= 128 else 32, **shared)
+    released = config.model == "resnet18-released"
+    return resnet18(stem=224 if config.image_size >= 128 else 32, released=released, **shared)
 
 
 def network_for(config: Config, spec: DataSpec, own: Own = NOTHING) -> Stateful:
@@ -184,17 +185,22 @@ def build_schedules(
         "cosine": _from(past, cosine(total)),
         "inverse_sqrt": _from(span.past_batches, inverse_sqrt()),
     }
-    gamma, beta = (factors[name] for name in (config.gamma_schedule, config.beta_schedule))
+    gamma, beta, beta2 = (
+        factors[name] for name in (config.gamma_schedule, config.beta_schedule, config.beta2_schedule)
+    )
     rate = cosine(total) if config.learning_rate_schedule == "cosine" else constant()
     if config.warmup:
         rate = warmup(math.ceil(config.warmup * total), rate)
     rate = _from(past, rate)
-    return [
-        Schedule(optimizer, gamma=gamma, one_minus_beta1=beta)
-        if isinstance(optimizer, FlipOptimizer)
-        else Schedule(optimizer, lr=rate)
-        for optimizer in optimizers
-    ]
+    schedules = []
+    for optimizer in optimizers:
+        settings = {"lr": rate}
+        if isinstance(optimizer, FlipOptimizer):
+            settings = {"gamma": gamma, "one_minus_beta1": beta}
+            if "one_minus_beta2" in optimizer.param_groups[0]:
+                settings["one_minus_beta2"] = beta2
+        schedules.append(Schedule(optimizer, **settings))
+    return schedules
 
 
 def _from(past: int, factor: Callable[[int], float]) -> Callable[[int], float]:

@@ -51,6 +51,22 @@ def _setting(
     return field(default=default, metadata={"help": help, "heading": heading, "metavar": metavar, "unused": unused})
 
 
+def _by_bptt(config: "Config") -> bool:
+    return config.gradient in ("bptt", "bptt-full") or is_own(config.gradient)
+
+
+def _unused_beta2_schedule(config: "Config", name: str) -> str:
+    if config.beta2_schedule == "constant":
+        return ONLY_BINARY(config, name)
+    return unused_by_rule(config, "one_minus_beta2")
+
+
+def _only_bptt(config: "Config", name: str) -> str:
+    default = next(setting.default for setting in dataclasses.fields(config) if setting.name == name)
+    holds = _by_bptt(config) or getattr(config, name) == default
+    return "" if holds else "it has an effect only with --gradient bptt or bptt-full"
+
+
 @dataclass(frozen=True)
 class Config:
     """All that a training run depends on. The help of each field is the help of its option."""
@@ -68,7 +84,10 @@ class Config:
     )
 
     model: str = _setting(
-        "vgg11", "network: vgg11, resnet18, vgg, residual, or module:function for your own", heading="network"
+        "vgg11",
+        "network: vgg11, resnet18, resnet18-released (as in the authors' code), vgg, residual, or module:function for "
+        "your own",
+        heading="network",
     )
     plan: tuple[int | str, ...] = _setting(
         (),
@@ -88,14 +107,27 @@ class Config:
     weights: Literal["binary", "latent", "real"] = _setting("binary", "one-bit weights, or what they compare with")
 
     gradient: str = _setting(
-        "ottt", "gradient rule: ottt, ndot, sltt, bptt, or module:Class for your own", heading="gradients and flips"
+        "ottt",
+        "gradient rule: ottt, ndot, sltt, bptt, bptt-full (through the reset too), or module:Class for your own",
+        heading="gradients and flips",
     )
     updates: Literal["real-time", "accumulated"] = _setting(
         "real-time",
         "one update per time step or per sequence",
         unused=only(
-            "an online --gradient, because bptt has one update per sequence", lambda config: config.gradient != "bptt"
+            "an online --gradient, because bptt has one update per sequence",
+            lambda config: config.gradient not in ("bptt", "bptt-full"),
         ),
+    )
+    batchnorm: Literal["step", "sequence"] = _setting(
+        "step",
+        "BatchNorm's statistics in training: of each time step, or of all time steps together",
+        unused=_only_bptt,
+    )
+    method: str = _setting(
+        "",
+        "what a method adds around its updates: module:Class, a subclass of bsnn.train.Method",
+        metavar="MODULE:CLASS",
     )
     optimizer: str = _setting(
         "tbso", f"flip rule of binary weights: {', '.join(rules.names())}, or module:Class", unused=ONLY_BINARY
@@ -115,12 +147,16 @@ class Config:
     momentum_bits: int = _setting(32, "bits of a weight's momentum: 32, or 8, rounded at random", unused=unused_by_rule)
     gamma_schedule: ScheduleName = _setting("constant", "how γ decays", unused=ONLY_BINARY)
     beta_schedule: ScheduleName = _setting("cosine", "how 1 − β1 decays", unused=ONLY_BINARY)
+    beta2_schedule: ScheduleName = _setting("constant", "how 1 − β2 decays", unused=_unused_beta2_schedule)
     decay_epochs: int = _setting(
         50,
         "epochs from one division by ten to the next, with schedule `step`",
         unused=only(
-            "--weights binary and --gamma-schedule step or --beta-schedule step",
-            lambda config: config.weights == "binary" and "step" in (config.gamma_schedule, config.beta_schedule),
+            "--weights binary and --gamma-schedule, --beta-schedule or --beta2-schedule step",
+            lambda config: (
+                config.weights == "binary"
+                and "step" in (config.gamma_schedule, config.beta_schedule, config.beta2_schedule)
+            ),
         ),
     )
 
@@ -147,6 +183,9 @@ class Config:
         "mixed",
         "loss of a time step: mixed, or module:function of (logits, labels) for your own",
         heading="loss and length",
+    )
+    loss_of: Literal["steps", "mean"] = _setting(
+        "steps", "sum the losses of all time steps, or take that of the logits' mean over time", unused=_only_bptt
     )
     mse_share: float = _setting(0.05, "κ, the share of the squared distance in the loss `mixed`", unused=ONLY_MIXED)
     label_smoothing: float = _setting(
@@ -229,6 +268,8 @@ class Config:
                     f"{name}: received {value!r}; expected one of {', '.join(known)}, or module:Name for your own."
                 )
         self._check_selection()
+        if self.method and not is_own(self.method):
+            raise UserError(f"method: received {self.method!r}; expected module:Class, or none.")
         if self.stages:
             object.__setattr__(self, "stages", tuple(map(Changes, self.stages)))
             check_stages(self)
@@ -270,9 +311,9 @@ class Config:
 
 
 _NAMED: dict[str, tuple[str, ...]] = {
-    "model": ("vgg11", "resnet18", "vgg", "residual"),
+    "model": ("vgg11", "resnet18", "resnet18-released", "vgg", "residual"),
     "neuron": ("lif", "if", "plif", "hard-lif", "alif"),
-    "gradient": ("ottt", "ndot", "sltt", "bptt"),
+    "gradient": ("ottt", "ndot", "sltt", "bptt", "bptt-full"),
     "optimizer": rules.names(),
     "loss": ("mixed",),
 }

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 # Networks that are built from a plan, and the word that stands in it between numbers of channels.
 PLAN_WORDS = {"vgg": "pool", "residual": "down"}
 
+# What a function of the user's own that takes **arguments is given beside what it names.
+_REST = {
+    "model": {"num_classes", "in_channels", "width", "weights", "neuron"},
+    "neuron": {"leak", "threshold", "surrogate", "gradient"},
+}
+
 Unused = Callable[["Config", str], str]
 """Why a field, given by its name, has no effect in a config; empty if it has one."""
 
@@ -56,9 +62,9 @@ def _arguments_of(config: "Config", field: str) -> set[str] | None:
         parameters = inspect.signature(named_object(part, field)).parameters.values()
     except (UserError, TypeError, ValueError):
         return None  # training says what is wrong with it
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return {parameter.name for parameter in parameters}
+    names = {parameter.name for parameter in parameters}
+    takes_rest = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return names | _REST[field] if takes_rest else names
 
 
 def unused_by_network(config: "Config", name: str) -> str:

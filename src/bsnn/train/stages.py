@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 CHANGEABLE = (
     "epochs", "time_steps", "image_size", "batch_size", "learning_rate", "learning_rate_schedule", "gamma",
-    "gamma_schedule", "one_minus_beta1", "beta_schedule", "label_smoothing", "cutout", "autoaugment", "mixup",
+    "gamma_schedule", "one_minus_beta1", "beta_schedule", "beta2_schedule", "label_smoothing", "cutout", "autoaugment",
+    "mixup",
 )  # fmt: skip
 """The fields that a stage can change; all others hold for the whole run."""
 

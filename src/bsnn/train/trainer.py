@@ -49,6 +49,7 @@ from bsnn.train.distributed import World, average_buffers, average_gradients, ch
 from bsnn.train.effects import is_own
 from bsnn.train.initial import take_momentum, take_weights
 from bsnn.train.measure import Measurement, measure, measured_as, peak_bytes_of_process
+from bsnn.train.method import build_method, has_penalty
 from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
 from bsnn.train.origin import Origin, changes, origin
 from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
@@ -111,12 +112,19 @@ class Trainer:
         self.net = net.to(world.device)
         self._by_bptt, self._step_loss = keeps_graph(self.net), build_loss(self.stage.config, own)
         check_stage_sizes(self.net, self.stages, self.spec)
+        for field, default in {"batchnorm": "step", "loss_of": "steps"}.items():
+            if getattr(config, field) != default and not self._by_bptt:
+                raise UserError(
+                    f"{field}: received {getattr(config, field)} with gradient={config.gradient}, which sees one time "
+                    f"step at a time; expected {default}, or gradient=bptt or bptt-full."
+                )
         if is_own(config.loss):
             check_loss(own.part("loss", config), config.loss, self.net, self.spec)
         if source is not None:
             take_weights(self.net, source, "init_from")
         if world.size > 1 and config.sync_batchnorm:
             synchronize_statistics(self.net)
+        self.method = build_method(config, self.net, self._by_bptt)
         self._binary = {n: p for n, p in self.net.named_parameters() if isinstance(p, BinaryParameter)}
         self.optimizers = build_optimizers(self.stage.config, self.net, own)
         check_stage_optimizers(self.stages, self.optimizers, own, self.net)
@@ -207,6 +215,8 @@ class Trainer:
         stage = stage_at(self.config, self.epoch)
         if stage.number != self.stage.number:
             self._enter(stage)
+        if self.method is not None and not self.batches:
+            self.method.start(self)
         self.net.train()
         started = time.perf_counter()
         for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
@@ -229,10 +239,21 @@ class Trainer:
         loss = functools.partial(self._loss, labels=labels, share=share)
         frames = over_time(inputs, self.frames)
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
-        clip_norm = config.clip_norm or None
+        clip_norm, method = config.clip_norm or None, self.method
+        if method is not None:
+            method.before_update(self)
         try:
             if self._by_bptt:
-                outcome = bptt_update(self.net, frames, loss, self.optimizers, clip_norm=clip_norm)
+                outcome = bptt_update(
+                    self.net,
+                    frames,
+                    loss,
+                    self.optimizers,
+                    clip_norm=clip_norm,
+                    layer_by_layer=config.batchnorm == "sequence",
+                    mean_output=config.loss_of == "mean",
+                    penalty=method.penalty if method is not None and has_penalty(method) else None,
+                )
             else:
                 accumulate = config.updates == "accumulated"
                 outcome = online_update(
@@ -253,6 +274,8 @@ class Trainer:
         tally.loss, tally.correct, tally.seen = tally.loss + sums[0], tally.correct + sums[1], tally.seen + sums[2]
         self.batch += 1
         self.batches += 1
+        if method is not None:
+            method.after_update(self, sums[0] / sums[2])
 
     def standing_bytes(self) -> int:
         """Of weights, BatchNorm's statistics and optimizer states."""
@@ -267,7 +290,8 @@ class Trainer:
         """Estimates BatchNorm's statistics anew, from as many training batches as the config says."""
         # Of single images, as they are evaluated, also if training mixes them.
         batches = itertools.islice(self.train_loader.epoch(self.epoch, mixed=False), self.config.statistics_batches)
-        estimate_statistics(self.net, (inputs for inputs, _ in batches), self.frames)
+        together = self._by_bptt and self.config.batchnorm == "sequence"
+        estimate_statistics(self.net, (inputs for inputs, _ in batches), self.frames, layer_by_layer=together)
         if self.world.size > 1:
             average_buffers(self.net)
 
@@ -306,6 +330,8 @@ class Trainer:
             line["flip_ratios"] = {name: flips / size / tally.flip_updates for name, flips, size in counts}
         if tally.training_bytes:
             line["training_bytes"] = tally.training_bytes
+        if self.method is not None:
+            self.method.after_epoch(self, line)
         line["warnings"] = warnings_of(line, self.history)
         self.history.append(line)
         self.epoch, self.batch = self.epoch + 1, 0
@@ -331,6 +357,7 @@ class Trainer:
             "net": dict(self.net.state_dict()),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedules": [schedule.state_dict() for schedule in self.schedules],
+            "method": {} if self.method is None else self.method.state_dict(),
             "random": random_state(),
             "stage": self.stage.number,
             "place": [self.epoch, self.batch, self.batches],
@@ -361,6 +388,8 @@ class Trainer:
             optimizer.load_state_dict(saved)
         for schedule, saved in zip(self.schedules, state["schedules"], strict=True):
             schedule.load_state_dict(saved)
+        if self.method is not None:
+            self.method.load_state_dict(state["method"])
         set_random_state(state["random"])
         self.epoch, self.batch, self.batches = state["place"]
         self.tally = Tally(**state["tally"])
