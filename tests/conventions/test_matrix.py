@@ -59,7 +59,7 @@ OPTIMIZERS: dict[str, tuple[type[FlipOptimizer], type[DenseBSO], float]] = {
     "sigma": (rules.find("sigma"), TWINS["sigma"], 0.3),
     "own_rule": (_example("own_rule").Patient, DensePatient, 0.2),
 }
-GRADIENTS = ["ottt", "ndot", "sltt", "bptt"]
+GRADIENTS = ["ottt", "ndot", "sltt", "bptt", "bptt-full"]
 # A new neuron joins by its name; those that this version does not have are left out.
 NEURONS = [name for name in ("LIF", "IF", "ParametricLIF", "HardResetLIF", "AdaptiveLIF") if hasattr(bsnn, name)]
 

@@ -37,11 +37,11 @@ from bsnn.train.run import RunDirectory
         (["--plan", "32,x"], "argument --plan: received '32,x'; expected channels, with pool or down"),
         (
             ["--gradient", "bp"],
-            "gradient: received 'bp'; expected one of ottt, ndot, sltt, bptt, or module:Name for your own",
+            "gradient: received 'bp'; expected one of ottt, ndot, sltt, bptt, bptt-full, or module:Name for your own",
         ),
         (
             ["--model", "vgg12"],
-            "model: received 'vgg12'; expected one of vgg11, resnet18, vgg, residual, or module:Name for your own",
+            "model: received 'vgg12'; expected one of vgg11, resnet18, resnet18-released, vgg, residual, or module:Name",
         ),
         (["--train-samples", "2000"], "train_samples: received 2000; expected at most the 1438 there are to train on"),
         (["--select", "validation"], "select: received validation without held-out samples; set validation_samples"),
