@@ -118,3 +118,9 @@ def test_weights_that_are_not_finite_are_never_saved() -> None:
         run.net.get_parameter("conv1.weight")[0, 0, 0, 0] = torch.nan
     with pytest.raises(Diverged, match=r"a weight of conv1\.weight after 0 batches is not finite"):
         run.state()
+
+
+def test_missing_kernels_are_said_at_the_start(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr("bsnn.train.loop.is_available", lambda name: name != "cpu")
+    assert cli.main(["train", "digits", *TINY_OPTIONS, "--out", str(tmp_path / "run")]) == 0
+    assert "warning: the kernels in C are missing, so training takes about twice as long" in capfd.readouterr().err

@@ -41,7 +41,7 @@ from bsnn.train.run import RunDirectory
         ),
         (
             ["--model", "vgg12"],
-            "model: received 'vgg12'; expected one of vgg11, resnet18, resnet18-released, vgg, residual, or module:Name",
+            "model: received 'vgg12'; expected one of vgg11, resnet18, resnet18-released, vgg, residual, or module:",
         ),
         (["--train-samples", "2000"], "train_samples: received 2000; expected at most the 1438 there are to train on"),
         (["--select", "validation"], "select: received validation without held-out samples; set validation_samples"),

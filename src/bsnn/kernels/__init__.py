@@ -105,7 +105,7 @@ class _Switch:
 
 def _current() -> str:
     if _name is None:
-        _set(os.environ.get("BSNN_BACKEND") or [name for name in _BACKENDS if _is_available(name)][-1])
+        _set(os.environ.get("BSNN_BACKEND") or [name for name in _BACKENDS if is_available(name)][-1])
     assert _name is not None
     return _name
 
@@ -114,15 +114,16 @@ def _set(name: str) -> None:
     global _name
     if not isinstance(name, str) or name not in _BACKENDS:
         raise UserError(f"backend: received {name!r}; expected one of {', '.join(_BACKENDS)}.")
-    if not _is_available(name):
+    if not is_available(name):
         how = "install triton, and use a GPU" if name == "triton" else "install bsnn again where there is a C compiler"
         raise UserError(
             f"backend: {name!r} was not {'found' if name == 'triton' else 'built'}; {how}, or choose "
-            f"{', '.join(other for other in _BACKENDS if _is_available(other))}."
+            f"{', '.join(other for other in _BACKENDS if is_available(other))}."
         )
     _name = name
 
 
-def _is_available(name: str) -> bool:
+def is_available(name: str) -> bool:
+    """Whether a backend was built, or found, on this machine."""
     module = _BACKENDS[name].module
     return module is None or importlib.import_module(module).available()

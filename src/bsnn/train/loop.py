@@ -13,6 +13,7 @@ import torch
 from bsnn.data.loader import Loader
 from bsnn.data.resizing import at_size
 from bsnn.errors import UserError
+from bsnn.kernels import is_available
 from bsnn.train.build import load_test_set
 from bsnn.train.callbacks import Callbacks
 from bsnn.train.checkpoint import load
@@ -129,6 +130,11 @@ def _prepared(
     """The trainer of a config after all that can be checked before an epoch, and warnings."""
     check_image_size(config, world)
     trainer, notes = build_trainer(config, data, world, workers, state, own)
+    if world.device.type == "cpu" and not is_available("cpu"):
+        notes.append(
+            "the kernels in C are missing, so training takes about twice as long; install bsnn again where there is a C "
+            "compiler"
+        )
     return trainer, notes + check_memory(trainer)
 
 

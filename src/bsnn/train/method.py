@@ -86,6 +86,16 @@ def build_method(config: Config, net: Stateful, by_bptt: bool) -> Method | None:
     return method
 
 
+def check_sequences(config: Config, *, by_bptt: bool) -> None:
+    """Refuses what looks at whole sequences if gradients are computed online."""
+    for field, default in {"batchnorm": "step", "loss_of": "steps"}.items():
+        if getattr(config, field) != default and not by_bptt:
+            raise UserError(
+                f"{field}: received {getattr(config, field)} with gradient={config.gradient}, which sees one time "
+                f"step at a time; expected {default}, or gradient=bptt or bptt-full."
+            )
+
+
 def has_penalty(method: Method) -> bool:
     """Whether a method adds something to the loss."""
     return type(method).penalty is not Method.penalty

@@ -1,10 +1,7 @@
 """One training run in memory: network, optimizers, schedules and the place in the data, built from a config.
 
-A run with several stages stays one object: when a stage ends, batches, loss and schedules are exchanged and everything
-else is kept.
-
-All that the future of a run depends on goes into `Trainer.state`: weights as bits, momentum, second moments, real
-parameters, schedules, random states, the place in the data, and the metrics so far.
+When a stage ends, batches, loss and schedules are exchanged; all else stays. What the future of a run depends on is in
+`Trainer.state`: weights, momentum, second moments, schedules, random states, the place in the data, metrics so far.
 """
 
 import dataclasses
@@ -49,7 +46,7 @@ from bsnn.train.distributed import World, average_buffers, average_gradients, ch
 from bsnn.train.effects import is_own
 from bsnn.train.initial import take_momentum, take_weights
 from bsnn.train.measure import Measurement, measure, measured_as, peak_bytes_of_process
-from bsnn.train.method import build_method, has_penalty
+from bsnn.train.method import build_method, check_sequences, has_penalty
 from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
 from bsnn.train.origin import Origin, changes, origin
 from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
@@ -59,6 +56,12 @@ from bsnn.train.stages import Stage, stage_at, stages_of
 
 class Diverged(UserError):
     """A training that cannot go on because its numbers are no longer finite."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is not finite; expected finite numbers. Lower --learning-rate, or look for bad inputs. The last "
+            "checkpoint is intact."
+        )
 
 
 class Trainer:
@@ -112,12 +115,7 @@ class Trainer:
         self.net = net.to(world.device)
         self._by_bptt, self._step_loss = keeps_graph(self.net), build_loss(self.stage.config, own)
         check_stage_sizes(self.net, self.stages, self.spec)
-        for field, default in {"batchnorm": "step", "loss_of": "steps"}.items():
-            if getattr(config, field) != default and not self._by_bptt:
-                raise UserError(
-                    f"{field}: received {getattr(config, field)} with gradient={config.gradient}, which sees one time "
-                    f"step at a time; expected {default}, or gradient=bptt or bptt-full."
-                )
+        check_sequences(config, by_bptt=self._by_bptt)
         if is_own(config.loss):
             check_loss(own.part("loss", config), config.loss, self.net, self.spec)
         if source is not None:
@@ -261,7 +259,7 @@ class Trainer:
                 )
             self._tally_flips()
         except NotFinite as error:
-            raise _diverged(f"a gradient in {place}") from error
+            raise Diverged(f"a gradient in {place}") from error
         for schedule in self.schedules:
             schedule.step()
         # Of a mixture, the label with the larger share counts.
@@ -270,7 +268,7 @@ class Trainer:
         # The sums of all processes, so that any number of them can go on from a checkpoint.
         sums = summed([float(outcome.loss) / share * len(labels), correct, len(labels)], self.world)
         if not np.isfinite(sums[0]):
-            raise _diverged(f"the loss in {place}")
+            raise Diverged(f"the loss in {place}")
         tally.loss, tally.correct, tally.seen = tally.loss + sums[0], tally.correct + sums[1], tally.seen + sums[2]
         self.batch += 1
         self.batches += 1
@@ -347,7 +345,7 @@ class Trainer:
         """
         for name, parameter in self.net.named_parameters():
             if name not in self._binary and not parameter.isfinite().all():
-                raise _diverged(f"a weight of {name} after {self.batches} batches")
+                raise Diverged(f"a weight of {name} after {self.batches} batches")
         # Within an epoch, running statistics are each process's own. Nothing uses them before they are estimated anew.
         check_identical(self.net, self.optimizers, self.world, statistics=not self.batch)
         return {
@@ -399,10 +397,3 @@ class Trainer:
         if {**self.origins[-1], "from_batch": 0} != {**now, "from_batch": 0}:
             self.origins.append(now)
         return notes
-
-
-def _diverged(what: str) -> Diverged:
-    return Diverged(
-        f"{what} is not finite; expected finite numbers. Lower --learning-rate, or look for bad inputs. The last "
-        "checkpoint is intact."
-    )
