@@ -132,8 +132,8 @@ def _prepared(
     trainer, notes = build_trainer(config, data, world, workers, state, own)
     if world.device.type == "cpu" and not is_available("cpu"):
         notes.append(
-            "the kernels in C are missing, so training takes about twice as long; install bsnn again where there is a C "
-            "compiler"
+            "the kernels in C are missing, so training takes about twice as long; install bsnn again where there is "
+            "a C compiler"
         )
     return trainer, notes + check_memory(trainer)
 
