@@ -89,6 +89,12 @@ def test_a_penalty_is_part_of_the_loss() -> None:
             lambda: trainer(dataclasses.replace(BASE, method="test_method:BASE")),
             "expected a subclass of bsnn.train.Met",
         ),
+        (
+            lambda: trainer(
+                dataclasses.replace(BASE, method="test_method:Recorder", stages=({"epochs": 1, "time_steps": 1},))
+            ),
+            "stages: received 1 with method=test_method:Recorder",
+        ),
         (lambda: trainer(dataclasses.replace(BASE, batchnorm="sequence")), "batchnorm: received sequence with gradi"),
         (lambda: trainer(dataclasses.replace(BASE, loss_of="mean")), "loss_of: received mean with gradient=ottt"),
     ],

@@ -77,6 +77,11 @@ def build_method(config: Config, net: Stateful, by_bptt: bool) -> Method | None:
     found = named_object(config.method, "method")
     if not (inspect.isclass(found) and issubclass(found, Method)):
         raise UserError(f"method: {config.method} is {found!r}; expected a subclass of bsnn.train.Method.")
+    if config.stages:
+        raise UserError(
+            f"stages: received {len(config.stages)} with method={config.method}, which is given the settings of the whole "
+            "run; expected none."
+        )
     method = found(net, config)
     if has_penalty(method) and not by_bptt:
         raise UserError(
