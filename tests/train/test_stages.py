@@ -18,7 +18,7 @@ from bsnn.train import loop as train, trainer as trainer_module
 from bsnn.train.build import load_data
 from bsnn.train.config import Config, config_from_json, written
 from bsnn.train.load import evaluate_run, load_network
-from bsnn.train.stages import stage_at, stages_of
+from bsnn.train.stages import described, stage_at, stages_of
 from bsnn.train.trainer import Trainer
 
 STAGED = dataclasses.replace(
@@ -84,6 +84,7 @@ def test_stages_survive_json_and_the_command_line() -> None:
         ("epochs=1,width=2", "argument --stages: received 'width=2' in 'epochs=1,width=2'; expected FIELD=VALUE"),
         ("epochs=1,epochs=2", "received 'epochs=2' in 'epochs=1,epochs=2'; expected FIELD=VALUE, each field once"),
         ("epochs", "received 'epochs' in 'epochs'; expected FIELD=VALUE"),
+        (";", "argument --stages: received ';'; expected stages, such as epochs=18,time_steps=1"),
         ("epochs=x", "argument --stages: received 'x'; expected a whole number"),
         ("epochs=1,beta_schedule=linear", "received 'beta_schedule=linear'; expected one of constant, step, cosine"),
         ("time_steps=1", "stages: received 'time_steps=1' as stage 1; expected its number of epochs"),
@@ -340,6 +341,26 @@ def test_an_early_stage_is_measured_as_it_was_trained(tmp_path: Path, monkeypatc
     assert (trained.time_steps, trained.spec.shape) == (1, (1, 6, 6))
     assert "has finished 1 of 4 epochs; its network is that of stage 1 of 3: epochs 1 to 1" in capfd.readouterr().err
     assert evaluate_run(out)["test_accuracy"] == metrics(out)[0]["test_accuracy"]
+
+
+def test_a_model_file_of_an_early_stage_does_not_outlive_it(tmp_path: Path, monkeypatch) -> None:
+    out = tmp_path / "run"
+    stop_after(monkeypatch, 4)
+    with pytest.raises(Killed):
+        train.train(STAGED, out)
+    monkeypatch.undo()
+    (out / "model.bsnn").write_bytes(b"of stage 1")
+    train.train(STAGED, out, resume=True)
+    assert not (out / "model.bsnn").exists()
+
+
+def test_the_banner_names_every_value_that_changes() -> None:
+    config = dataclasses.replace(STAGED, epochs=3, stages=({"epochs": 1, "image_size": 6}, {"epochs": 1}))
+    assert described(config) == [
+        "stage 1 of 3: epochs 1 to 1, image_size=6",
+        "stage 2 of 3: epochs 2 to 2, images at full size",
+        "stage 3 of 3: epochs 3 to 3, images at full size",
+    ]
 
 
 def test_the_result_is_chosen_among_the_epochs_of_the_last_stage(tmp_path: Path) -> None:

@@ -119,6 +119,8 @@ def _stages(text: str) -> tuple[dict[str, Any], ...]:
                 raise argparse.ArgumentTypeError(f"received {item.strip()!r}; expected one of {', '.join(choices)}")
             changes[name] = _reader(fields[name])[0](value)
         found.append(changes)
+    if text.strip() and not found:  # an empty text leaves the stages of a recipe out
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected stages, such as epochs=18,time_steps=1")
     return tuple(found)
 
 

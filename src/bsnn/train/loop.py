@@ -99,6 +99,8 @@ def train(
         if state is None:
             notes += check_disk(trainer, run.path, run.checkpoints.keep + 2)
         if world.is_first:
+            # Of an earlier epoch, maybe of another stage; it is made anew when the run has ended.
+            (run.path / "model.bsnn").unlink(missing_ok=True)
             run.start(config, data, trainer.origins)
             run.write_history(trainer.history)
         for note in notes:

@@ -79,8 +79,8 @@ def build_method(config: Config, net: Stateful, by_bptt: bool) -> Method | None:
         raise UserError(f"method: {config.method} is {found!r}; expected a subclass of bsnn.train.Method.")
     if config.stages:
         raise UserError(
-            f"stages: received {len(config.stages)} with method={config.method}, which is given the settings of the whole "
-            "run; expected none."
+            f"stages: received {len(config.stages)} with method={config.method}, which is given the settings of the "
+            "whole run; expected none."
         )
     method = found(net, config)
     if has_penalty(method) and not by_bptt:

@@ -136,7 +136,11 @@ def described(config: "Config") -> list[str]:
     stages, changed = stages_of(config), {name for changes in config.stages for name in changes} - {"epochs"}
     names = [name for name in CHANGEABLE if name in changed]
     return [
-        f"stage {stage.number} of {len(stages)}: epochs {stage.start + 1} to {stage.end}, "
-        + stages_text([{name: value for name in names if (value := getattr(stage.config, name))}]).replace(",", ", ")
+        f"stage {stage.number} of {len(stages)}: epochs {stage.start + 1} to {stage.end}"
+        + "".join(f", {_shown(name, getattr(stage.config, name))}" for name in names)
         for stage in stages
     ]
+
+
+def _shown(name: str, value: Any) -> str:
+    return "images at full size" if name == "image_size" and not value else stages_text([{name: value}])
