@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from bsnn.errors import UserError
-from bsnn.models.vgg import scaled
+from bsnn.models.vgg import head, scaled
 from bsnn.nn.network import ImageNetwork, Residual, Sequential
 from bsnn.nn.neuron import LIF, Neuron
 from bsnn.nn.norm import BatchNorm2d
@@ -75,9 +75,7 @@ def basic_resnet(
             block = _added_before if spikes_added else _added_after
             made[f"stage{stage}_{number}"] = block(entering, leaving, stride, neuron, make)
             entering = leaving
-    made["pool"] = nn.AdaptiveAvgPool2d(1)
-    made["flatten"] = nn.Flatten()
-    made["classifier"] = nn.Linear(entering, num_classes)
+    made |= head(entering, num_classes)
     return ImageNetwork(made, in_channels, minimum_size=1)
 
 
@@ -156,7 +154,5 @@ def wide_7b(
         made[f"block{number}"] = _added_before(leaving, leaving, 1, neuron, make)
         made[f"pool{number}"] = nn.MaxPool2d(2)
         entering = leaving
-    made["pool"] = nn.AdaptiveAvgPool2d(1)
-    made["flatten"] = nn.Flatten()
-    made["classifier"] = nn.Linear(entering, num_classes)
+    made |= head(entering, num_classes)
     return ImageNetwork(made, in_channels, minimum_size=2**blocks)

@@ -9,7 +9,7 @@ import copy
 
 from torch import nn
 
-from bsnn.models.vgg import scaled
+from bsnn.models.vgg import head, scaled
 from bsnn.nn.network import ImageNetwork, Residual, Sequential
 from bsnn.nn.neuron import LIF, Neuron
 from bsnn.nn.standardized import Scale, StandardizedConv2d
@@ -48,9 +48,7 @@ def nf_resnet34(
             variance = (1.0 if entering != leaving else variance) + _ALPHA**2
             entering = leaving
     made["lif"] = copy.deepcopy(neuron)
-    made["pool"] = nn.AdaptiveAvgPool2d(1)
-    made["flatten"] = nn.Flatten()
-    made["classifier"] = nn.Linear(entering, num_classes)
+    made |= head(entering, num_classes)
     return ImageNetwork(made, in_channels, minimum_size=1)
 
 

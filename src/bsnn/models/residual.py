@@ -12,7 +12,7 @@ from typing import Unpack
 from torch import nn
 
 from bsnn.errors import UserError
-from bsnn.models.vgg import LayerOptions, scaled
+from bsnn.models.vgg import LayerOptions, head, scaled
 from bsnn.nn.network import Concat, ImageNetwork, Residual, Sequential
 from bsnn.nn.neuron import LIF, Neuron
 from bsnn.nn.norm import BatchNorm2d
@@ -58,9 +58,7 @@ def residual(
         made[f"block{index}"] = _block(entering, copies, weights, neuron, down=down)
         entering *= copies
     made["lif"] = copy.deepcopy(neuron)
-    made["pool"] = nn.AdaptiveAvgPool2d(1)
-    made["flatten"] = nn.Flatten()
-    made["classifier"] = nn.Linear(entering, num_classes)
+    made |= head(entering, num_classes)
     return ImageNetwork(made, in_channels, minimum_size=2 ** sum(halved))
 
 

@@ -27,6 +27,11 @@ def scaled(channels: int, width: float) -> int:
     return max(1, round(channels * width))
 
 
+def head(channels: int, num_classes: int) -> dict[str, nn.Module]:
+    """What a network of convolutions ends in: the mean over all pixels, and a real-valued classifier."""
+    return {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "classifier": nn.Linear(channels, num_classes)}
+
+
 def vgg(
     plan: Sequence[int | str],
     *,
@@ -80,9 +85,7 @@ def vgg(
         if dropout:
             layers[f"dropout{index}"] = nn.Dropout(dropout)
         entering = leaving
-    layers["pool"] = nn.AdaptiveAvgPool2d(1)
-    layers["flatten"] = nn.Flatten()
-    layers["classifier"] = nn.Linear(entering, num_classes)
+    layers |= head(entering, num_classes)
     return ImageNetwork(layers, in_channels, minimum_size=2 ** sum(item == POOL for item in plan))
 
 
