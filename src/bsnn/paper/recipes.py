@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bsnn.errors import UserError
-from bsnn.paper.compared import COMPARED, COMPARED_RECIPE_OF
+from bsnn.paper.compared import COMPARED, COMPARED_RECIPE_OF, DVS, SPEECH
 from bsnn.paper.numbers import SPEECH_COMMANDS, TABLE_2, TABLE_5, TABLE_6, TABLE_7, Published
 from bsnn.train.config import Config
 from bsnn.train.recipes import SMALL, Recipe
@@ -36,19 +36,8 @@ _IMAGENET_TWO_STAGES = dataclasses.replace(
     schedule_span="stage",
 )
 _IMAGENET_RELEASED = dataclasses.replace(_IMAGENET, batch_size=256, learning_rate=0.2)
-_DVS_CIFAR10 = Config(
-    dataset="dvs_cifar10",
-    model="vgg11",
-    time_steps=10,
-    image_size=48,
-    **TABLE_7["dvs_cifar10"],
-    mse_share=0.001,
-    crop_padding=4,
-)
-# The paper gives neither epochs nor batch size: those are CIFAR's.
-_SPEECH_COMMANDS = Config(
-    dataset="speech_commands", time_steps=4, epochs=400, batch_size=128, learning_rate=0.1, **SPEECH_COMMANDS
-)
+_DVS_CIFAR10 = Config(**DVS, model="vgg11", time_steps=10, **TABLE_7["dvs_cifar10"], mse_share=0.001)
+_SPEECH_COMMANDS = Config(**SPEECH, learning_rate=0.1, **SPEECH_COMMANDS)
 
 
 def _sgd(weights: str, gradient: str) -> dict[str, Any]:
