@@ -1,0 +1,68 @@
+"""The config's defaults and ranges. A run that names few options rests on the others."""
+
+import dataclasses
+import math
+
+import pytest
+
+from bsnn.errors import UserError
+from bsnn.train.config import Config
+
+DEFAULTS = {
+    "dataset": "cifar10", "time_steps": 4, "image_size": 0, "train_samples": 0, "validation_samples": 0,
+    "model": "vgg11", "plan": (), "width": 1.0, "neuron": "lif", "leak": 0.5, "threshold": 1.0,
+    "surrogate": "sigmoid", "weights": "binary",
+    "gradient": "ottt", "updates": "real-time", "batchnorm": "step", "method": "", "optimizer": "tbso",
+    "gamma": 5e-7, "one_minus_beta1": 1e-3, "one_minus_beta2": 1e-5, "eps": 1e-20, "bias_correction": False,
+    "initial_momentum": 0.0, "momentum_bits": 32, "gamma_schedule": "constant", "beta_schedule": "cosine",
+    "beta2_schedule": "constant", "decay_epochs": 50,
+    "learning_rate": 0.1, "learning_rate_schedule": "cosine", "warmup": 0.0, "real_optimizer": "sgd",
+    "sgd_momentum": 0.0, "nesterov": False, "weight_decay": 0.0,
+    "loss": "mixed", "loss_of": "steps", "mse_share": 0.05, "label_smoothing": 0.0, "clip_norm": 0.0,
+    "epochs": 400, "batch_size": 128, "stages": (), "schedule_span": "run",
+    "crop_padding": 0, "crop_mode": "zeros", "flip": False, "alternating_flip": False, "cutout": 0,
+    "autoaugment": False, "mixup": 0.0,
+    "init_from": "", "statistics_batches": 50, "sync_batchnorm": False, "seed": 0,
+    "evaluation_interval": 1, "select": "last", "early_stopping": 0, "final_test": True,
+}  # fmt: skip
+
+AT_LEAST_1 = ("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs", "evaluation_interval")
+AT_LEAST_0 = (
+    "image_size", "train_samples", "validation_samples", "crop_padding", "cutout", "gamma", "eps", "initial_momentum",
+    "learning_rate", "sgd_momentum", "weight_decay", "clip_norm", "mixup",
+)  # fmt: skip
+SHARES = ("leak", "one_minus_beta1", "one_minus_beta2", "mse_share", "warmup", "label_smoothing")
+
+
+def test_defaults() -> None:
+    assert dataclasses.asdict(Config()) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "below"),
+    [
+        *((name, 1, 0) for name in AT_LEAST_1),
+        *((name, 0, -1) for name in AT_LEAST_0),
+        *((name, 0, -0.01) for name in SHARES),
+        ("width", 1e-3, 9e-4),
+        ("threshold", 1e-3, 9e-4),
+        ("seed", 0, -1),
+    ],
+)
+def test_least_value(name: str, low: float, below: float) -> None:
+    assert getattr(Config(**{name: low}), name) == low
+    with pytest.raises(UserError, match=f"{name}: received {below}; expected a number, "):
+        Config(**{name: below})
+
+
+@pytest.mark.parametrize(("name", "high"), [*((name, 1) for name in SHARES), ("seed", 2**63 - 1)])
+def test_greatest_value(name: str, high: int) -> None:
+    assert getattr(Config(**{name: high}), name) == high
+    with pytest.raises(UserError, match=f"{name}: received .*; expected a number, 0 to {high}"):
+        Config(**{name: high + 1})
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_not_a_number(value: float) -> None:
+    with pytest.raises(UserError, match=r"learning_rate: received (inf|nan); expected a number, at least 0\."):
+        Config(learning_rate=value)
