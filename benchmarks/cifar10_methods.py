@@ -2,7 +2,7 @@
 
     python benchmarks/cifar10_methods.py --data DIR --out RUNS [--stage full|select|compare|eight|table] [--threads 1]
 
-full      recipe cifar10-small, seeds 0 and 1
+full      recipe cifar10-narrow, seeds 0 and 1
 select    for each method one knob of three values, and values beyond where the best of them was at the edge, by the
           accuracy on 5,000 training images that are held out, spread evenly over the set. To be affordable these
           train on 10,000 of the other 45,000 for as many epochs as `compare`, hence with a fifth of its updates. The
@@ -61,14 +61,14 @@ class Runs:
 
     def full(self) -> dict[Path, Config]:
         """A run of the whole recipe for each seed."""
-        base = recipe("cifar10-small")
+        base = recipe("cifar10-narrow")
         return {self.folder / f"small-s{seed}": self._config(base, seed=seed) for seed in FULL_SEEDS}
 
     def selection(self, method: str) -> dict[Path, Config]:
         """A run for each value of the method's knob."""
         fields, knob, values = METHODS[method]
         base = dataclasses.replace(
-            recipe("cifar10-small"),
+            recipe("cifar10-narrow"),
             epochs=EPOCHS,
             validation_samples=VALIDATION_SAMPLES,
             final_test=False,
@@ -83,7 +83,7 @@ class Runs:
         if chosen is None:
             return None
         fields, knob, _ = METHODS[method]
-        base = dataclasses.replace(recipe("cifar10-small"), epochs=EPOCHS, **fields)
+        base = dataclasses.replace(recipe("cifar10-narrow"), epochs=EPOCHS, **fields)
         return self.folder / f"compare-{method}-s{seed}", self._config(base, seed=seed, **{knob: chosen})
 
     def eight_bits(self, seed: int) -> tuple[Path, Config] | None:
@@ -182,7 +182,7 @@ def table(runs: Runs, threads: int) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {threads} thread(s) a run",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "protocol": {
-            "recipe": "cifar10-small",
+            "recipe": "cifar10-narrow",
             "epochs_of_the_comparison": EPOCHS,
             "held_out_samples": VALIDATION_SAMPLES,
             "training_samples_of_the_selection": SELECTION_SAMPLES,

@@ -41,7 +41,7 @@ def cases() -> dict[str, Case]:
     torch.manual_seed(0)
     return {
         "speech-commands-small": Case(bsnn.models.vgg(PLAN, in_channels=1), "sound", (1, 32, 32), 4),
-        "cifar10-small, T = 4": Case(bsnn.models.vgg(PLAN), "image", (3, 32, 32), 4),
+        "cifar10-narrow, T = 4": Case(bsnn.models.vgg(PLAN), "image", (3, 32, 32), 4),
         "events of 2 × 48 × 48, T = 10": Case(bsnn.models.vgg(PLAN, in_channels=2), "event", (10, 2, 48, 48), 10),
         "vgg11": Case(bsnn.models.vgg11(), "image", (3, 32, 32), 4),
         "resnet18, a quarter of the width": Case(bsnn.models.resnet18(width=0.25), "image", (3, 32, 32), 4),

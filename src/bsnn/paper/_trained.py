@@ -17,9 +17,11 @@ from bsnn.train.sweep import sweep
 
 # A quarter of the digits and a narrow network: with all of them nearly every setting ends above 99 %.
 DIGITS = dataclasses.replace(recipe("digits"), width=0.5, train_samples=400, batch_size=32, time_steps=2)
-# Part of CIFAR-10 and half the width of the small recipe, for all rows of Table 2 within an hour. Two epochs, because
+# Part of CIFAR-10 and half the width of the narrow recipe, for all rows of Table 2 within an hour. Two epochs, because
 # testing takes as long as training on half of the images.
-CIFAR10 = dataclasses.replace(recipe("cifar10-small"), width=0.5, train_samples=20_480, epochs=2, statistics_batches=20)
+CIFAR10 = dataclasses.replace(
+    recipe("cifar10-narrow"), width=0.5, train_samples=20_480, epochs=2, statistics_batches=20
+)
 _SMOKE = dataclasses.replace(
     recipe("digits"), plan=(4, "pool", 4), train_samples=64, batch_size=32, epochs=1, time_steps=2
 )

@@ -182,7 +182,7 @@ _ROWS = (
     Compared("cifar10-qsnn", "CIFAR-10, Q-SNN, T = 6", replace(_QSNN_PAPER, dataset="cifar10", **_CIFAR), "Q-SNN"),
     Compared("cifar100-qsnn", "CIFAR-100, Q-SNN, T = 6", replace(_QSNN_PAPER, dataset="cifar100", **_CIFAR), "Q-SNN"),
     Compared("dvs-cifar10-qsnn", "DVS-CIFAR10, Q-SNN, T = 10", replace(_QSNN_PAPER, **DVS, time_steps=10), "Q-SNN"),
-    Compared("cifar10-qsnn-small", "CIFAR-10 on two CPU cores, Q-SNN, T = 2", _small("cifar10-small", **_QSNN)),
+    Compared("cifar10-qsnn-small", "CIFAR-10 on two CPU cores, Q-SNN, T = 2", _small("cifar10-narrow", **_QSNN)),
     *_cbp("cifar10-cbp", "CIFAR-10", _RECTIFIED_PAPER, _CONVERTED_PAPER, "ANN of rectifiers", "CBP"),
     *_cbp(
         "cifar100-cbp",
@@ -211,8 +211,8 @@ _ROWS = (
     *_cbp(
         "cifar10-cbp-small",
         "CIFAR-10 on two CPU cores",
-        _small("cifar10-small", **_RECTIFIED),
-        _small("cifar10-small", **{**_CONVERTED, "method": "bsnn.paper.cbp:ShortConvertedCBP", "time_steps": 8}),
+        _small("cifar10-narrow", **_RECTIFIED),
+        _small("cifar10-narrow", **{**_CONVERTED, "method": "bsnn.paper.cbp:ShortConvertedCBP", "time_steps": 8}),
         "ANN of rectifiers",
         None,
     ),
@@ -241,7 +241,7 @@ _ROWS = (
     Compared(
         "cifar10-ottt-sws-small",
         "CIFAR-10 on two CPU cores, OTTT with standardized weights, T = 2",
-        _small("cifar10-small", **_OTTT_VGG),
+        _small("cifar10-narrow", **_OTTT_VGG),
     ),
     Compared("speech-commands-atif", "Google Speech Commands, ATIF, T = 4", Config(**_ATIF, **SPEECH), "ATIF"),
     Compared("speech-commands-stst", "Google Speech Commands, STS-T, T = 4", Config(**_STST, **SPEECH), "STS-T"),
