@@ -75,13 +75,22 @@ def identity(fault: Fault) -> str:
 
 
 def tests_for(fault: Fault, cover: Cover) -> tuple[list[str], bool]:
-    """The tests that may notice a fault, the likeliest and fastest first, and whether they run its very lines."""
+    """The tests that may notice a fault, the likeliest and fastest first, and whether they run its very lines.
+
+    Their neighbors in the same file come last: what a shared fixture runs counts for the first test that asks for it.
+    """
     folder = f"tests/{Path(fault.path).parts[2]}/"
     near = (folder, fault.path)
     by_place = [cover.tests_of(fault.path, first, last) for first, last in fault.covering]
     in_folder = {name for name in cover.seconds if name.startswith(folder)}
     tests = next(filter(None, by_place), in_folder)
-    return sorted(tests, key=lambda name: (not name.startswith(near), cover.seconds[name], name)), tests is by_place[0]
+    files = {name.partition("::")[0] for name in tests}
+    beside = {name for name in cover.seconds if name.partition("::")[0] in files}
+
+    def place(name: str) -> tuple[bool, bool, float, str]:
+        return name not in tests, not name.startswith(near), cover.seconds[name], name
+
+    return sorted(beside, key=place), tests is by_place[0]
 
 
 def portions(tests: list[str], cover: Cover, most_seconds: float) -> tuple[list[list[str]], bool]:

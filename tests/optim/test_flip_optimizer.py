@@ -108,6 +108,17 @@ def test_moving_the_network_moves_the_momentum_along() -> None:
     assert flip.state[layer.weight]["momentum"].dtype == torch.float64
 
 
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("method", ["accumulate", "step"])
+def test_gradients_that_have_a_graph_give_none_to_the_momentum(method: str, bits: int) -> None:
+    weight = parameter(1, -1)
+    flip = BSO([weight], momentum_bits=bits)
+    weight.grad = 2 * torch.ones(2, requires_grad=True)  # as of backward(create_graph=True)
+    getattr(flip, method)()
+    kept = [value for value in flip.state[weight].values() if isinstance(value, torch.Tensor)]
+    assert kept and not any(value.requires_grad for value in kept)
+
+
 def test_momentum_of_half_precision_parameters_is_single() -> None:
     weight = BinaryParameter.from_signs(torch.ones(4, dtype=torch.bfloat16))
     flip = TBSO([weight], time_steps=1, initial_momentum=0.5)

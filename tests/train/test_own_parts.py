@@ -211,6 +211,11 @@ class Stateless(bsnn.Stateful):
         return self.inner(x, None)[0], None
 
 
+class Alone(Stateless):
+    def forward(self, x: Tensor, state: Any) -> Any:
+        return self.inner(x, None)[0]
+
+
 def without_bits() -> nn.Module:
     net = plain()
     net._modules["3"] = nn.Conv2d(4, 4, 3, padding=1)
@@ -224,6 +229,7 @@ def without_bits() -> nn.Module:
         (lambda: None, "is NoneType; expected a module"),
         (without_bits, "has no one-bit weights, and the config says weights=binary"),
         (Stateless, "returned no state; expected the state of its neurons"),
+        (Alone, "returned Tensor; expected a pair, logits and the new state"),
         (lambda: plain(num_classes=7), r"returned logits of shape \(1, 7\) for one sample; expected \(1, 10\)"),
         (lambda: plain(in_channels=3), r"fails on a frame of the data, of shape \(1, 1, 8, 8\)"),
         (lambda: bsnn.Sequential(nn.Flatten(), bsnn.BinaryLinear(64, 10)), "has no neurons"),

@@ -117,3 +117,19 @@ def test_an_absurd_image_is_refused_without_a_try(side: int, monkeypatch: pytest
     with pytest.raises(UserError, match="training needs about"):
         fit.check_memory(run)
     assert max(seen, default=0) <= 64 * 64
+
+
+def test_a_network_for_one_size_is_tried_at_that_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Trainer(SMALL, *load_data(SMALL, None))
+    run.spec = dataclasses.replace(run.spec, shape=(1, 300, 300))
+    tried = []
+
+    def predict(_net: object, sample: torch.Tensor, _batch: int, **_: object) -> dict[str, int]:
+        tried.append(tuple(sample.shape))
+        if sample.shape[-1] != 300:
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+        return {"total": 1}
+
+    monkeypatch.setattr(fit, "predict_memory", predict)
+    assert fit.check_memory(run) == []
+    assert tried == [(1, 1, 64, 64), (1, 1, 300, 300)]
