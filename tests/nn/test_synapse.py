@@ -170,3 +170,16 @@ def test_a_users_own_binary_layer() -> None:
 
     assert Scaled().double()(torch.ones(1, 4, dtype=torch.float64)).dtype == torch.float64
     assert isinstance(nn.Sequential(Scaled())[0].weight, BinaryParameter)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"stride": 0}, r"stride: received \(0, 0\); expected 1 or more"),
+        ({"padding": (1, -1)}, r"padding: received \(1, -1\); expected 0 or more"),
+        ({"dilation": (0, 2)}, r"dilation: received \(0, 2\); expected 1 or more"),
+    ],
+)
+def test_a_geometry_that_cannot_be_is_refused(settings: dict, message: str) -> None:
+    with pytest.raises(bsnn.UserError, match=message):
+        bsnn.BinaryConv2d(2, 4, 3, **settings)

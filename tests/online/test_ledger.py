@@ -160,3 +160,33 @@ def test_bench_refuses_unknown_methods_and_peers() -> None:
         training.bench(["magic"], [1], [1])
     with pytest.raises(bsnn.UserError, match="cannot be started"):
         training.bench(["spikingjelly-ottt"], [1], [1], peers=str(Path("/nowhere/python")))
+
+
+@pytest.mark.parametrize(("rule", "trace", "kept"), [("ottt", 1, 0), ("sltt", 0, 1)])
+def test_the_prediction_by_hand(rule: str, trace: int, kept: int) -> None:
+    neurons = [bsnn.LIF(gradient=rule) for _ in range(3)]
+    layers = nn.Linear(3, 4), neurons[0], bsnn.BinaryLinear(4, 6), neurons[1], bsnn.BinaryLinear(6, 5), neurons[2]
+    net = bsnn.Sequential(*layers, nn.Linear(5, 2)).double()
+    found = bsnn.predict_memory(net, torch.zeros(1, 3, dtype=torch.float64), 10)
+    real, state = 8 * (3 * 4 + 4 + 5 * 2 + 2), 8 * (4 + 6 + 5)
+    # At the second binary layer: the input, the currents of two layers and their spikes' bits, without a trace the
+    # spikes that each binary layer saw, both gradients, and the weights.
+    before = 10 * (3 * 4 + 8 * 4 + 1 + 8 * 6 + 1 + kept * 8 * (4 + 6))
+    assert found == {
+        "weights": 24 // 8 + 32 // 8 + real,  # of 30 bits
+        "momentum": 4 * (24 + 30),
+        "gradients": 8 * 30 + real,
+        "membrane": 10 * state,
+        "trace": trace * 10 * state,
+        "workspace": before + 10 * 8 * (6 + 5) + 8 * 30,
+        "total": found["total"],
+    }
+
+
+@pytest.mark.parametrize(("pools", "size"), [(1, 8), (4, 16)])
+def test_memory_constant_takes_images_that_the_network_can_take(pools: int, size: int) -> None:
+    net = bsnn.models.vgg((4, *["pool"] * pools, 4))
+    seen = set()
+    net.register_forward_pre_hook(lambda _module, inputs: seen.add(tuple(inputs[0].shape)))
+    bsnn.assert_memory_constant(net, time_steps=[1, 2])
+    assert seen == {(2, 3, size, size)}

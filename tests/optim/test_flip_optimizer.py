@@ -116,7 +116,8 @@ def test_gradients_that_have_a_graph_give_none_to_the_momentum(method: str, bits
     weight.grad = 2 * torch.ones(2, requires_grad=True)  # as of backward(create_graph=True)
     getattr(flip, method)()
     kept = [value for value in flip.state[weight].values() if isinstance(value, torch.Tensor)]
-    assert kept and not any(value.requires_grad for value in kept)
+    assert kept
+    assert not any(value.requires_grad for value in kept)
 
 
 def test_momentum_of_half_precision_parameters_is_single() -> None:
