@@ -177,3 +177,12 @@ def test_activity_maps_and_joins_both_parts() -> None:
     assert pooled.trace.shape == (1, 2, 2, 2)
     with pytest.raises(bsnn.UserError, match="some activities have a trace"):
         Activity.join(torch.cat, [activity, Activity(activity.spikes, None)])
+
+
+@pytest.mark.parametrize(("settings", "through_reset"), [({}, 0.0), ({"detach_reset": False}, 1.0)])
+def test_the_reset_passes_no_gradient_on_unless_asked_to(settings: dict, through_reset: float) -> None:
+    current = torch.tensor([1.2], dtype=torch.float64, requires_grad=True)
+    _, membrane = lif_step(current, torch.zeros(1), leak=0.5, threshold=0.7, surrogate=Sigmoid(), **settings)
+    membrane.sum().backward()
+    slope = Sigmoid().derivative(torch.tensor([0.5], dtype=torch.float64))
+    torch.testing.assert_close(current.grad, 1 - through_reset * 0.7 * slope)

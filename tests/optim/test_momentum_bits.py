@@ -2,6 +2,7 @@
 
 import torch
 
+import bsnn
 from bsnn.optim.momentum import BLOCK, decode, encode
 
 
@@ -18,3 +19,11 @@ def test_eight_bits_round_to_the_nearest_two_levels_and_on_average_to_the_value(
     assert torch.equal(decode(*encode(torch.zeros(BLOCK), random)), torch.zeros(BLOCK))
     again = decode(codes, scales)
     assert torch.equal(decode(*encode(again, random)), again)  # a level stays where it is
+
+
+def test_no_two_roundings_have_the_same_seed() -> None:
+    weights = [bsnn.BinaryLinear(4, 2).weight for _ in range(3)]
+    flip = bsnn.optim.BSO(weights, momentum_bits=8)
+    seeds = [flip._next_seed(weight) for _ in range(500) for weight in weights]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**32 for seed in seeds)

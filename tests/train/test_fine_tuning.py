@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from training_runs import TINY
 
+from bsnn.errors import UserError
 from bsnn.train import load, loop as train
 from bsnn.train.build import load_data
 from bsnn.train.config import Config
@@ -43,3 +44,10 @@ def test_init_from_is_needed_for_the_start_alone(finished: Path, tmp_path: Path)
     result = train.train(config, out)
     shutil.rmtree(source)
     assert load.evaluate_run(out)["test_accuracy"] == result["test_accuracy"]
+
+
+def test_momentum_that_is_not_there_is_asked_for(finished: Path) -> None:
+    state = load._source_state(finished)
+    del state["optimizers"][0]["state"][0]["momentum"]
+    with pytest.raises(UserError, match="init_from: it holds no momentum for the flip optimizer of this run"):
+        first_flips(TINY, state)

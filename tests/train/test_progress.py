@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from training_runs import TINY, Killed, kill_in, metrics
 
 from bsnn.train import checkpoint, loop as train
+from bsnn.train.measure import peak_bytes_of_process
 from bsnn.train.metrics import warnings_of
 
 
@@ -76,3 +78,7 @@ def test_warnings_are_printed_and_recorded(tmp_path: Path, capfd: pytest.Capture
     train.train(silent, tmp_path / "run")
     assert "bsnn: warning: layer lif1 hardly ever fires (0.00%)" in capfd.readouterr().err
     assert metrics(tmp_path / "run")[0]["warnings"]
+
+
+def test_the_memory_of_a_process_is_what_the_system_says() -> None:
+    assert peak_bytes_of_process(torch.device("cpu")) > 50e6  # torch alone

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,13 @@ def test_every_recipe_builds_and_runs_two_updates(name: str) -> None:
     assert any(not torch.equal(before[key], after[key]) for key in before if "weight" in key)
     if config.weights == "binary":
         assert run.history[0]["flip_ratio"] > 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_description_says_the_time_steps(name: str) -> None:
+    description, config = RECIPES[name]
+    said = re.findall(r"T = (\d+)|(five) frames", description)  # of an earlier stage too, afterwards
+    assert [{"five": 5}.get(word) or int(number) for number, word in said][:1] in ([config.time_steps], [])
 
 
 # The command line.
