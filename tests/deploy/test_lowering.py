@@ -132,3 +132,15 @@ def test_no_argument_is_left_out(kind: type[nn.Module]) -> None:
     used |= {"p", "inplace"} if issubclass(kind, nn.Dropout1d | nn.Dropout2d) else set()
     named = [p for p in inspect.signature(kind).parameters.values() if p.kind is not p.VAR_POSITIONAL]
     assert {p.name for p in named if p.kind is not p.VAR_KEYWORD} <= used | ANYWHERE
+
+
+def test_features_may_be_normalized_behind_neurons(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    neurons = [bsnn.LIF(gradient="sltt") for _ in range(2)]
+    net = bsnn.Sequential(nn.Linear(3, 5), neurons[0], bsnn.BatchNorm1d(5), neurons[1], nn.Linear(5, 2))
+    x = torch.randn(64, 3)
+    with bsnn.estimating_statistics(net):
+        bsnn.predict(net, x, 4)
+    exported = bsnn.export(net, tmp_path / "m.bsnn", input_shape=(3,), time_steps=4)
+    engine = bsnn.load(exported.path)
+    assert (engine.predict(x.numpy()) == bsnn.predict(net, x, 4).argmax(1).numpy()).mean() > 0.95

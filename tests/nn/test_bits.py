@@ -223,3 +223,10 @@ def test_split_parameters() -> None:
 def test_signs_of_a_real_parameter_teaches() -> None:
     with pytest.raises(bsnn.UserError, match="received Parameter; expected a BinaryParameter"):
         signs(nn.Linear(2, 2).weight)
+
+
+def test_a_parameter_with_two_names_is_saved_under_both() -> None:
+    layer = bsnn.BinaryLinear(4, 2)
+    layer.alias = layer.weight
+    assert layer.own_parameters() == {"weight": layer.weight, "alias": layer.weight}
+    assert {"weight", "weight_shape", "alias", "alias_shape"} <= layer.state_dict().keys()

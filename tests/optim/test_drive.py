@@ -60,3 +60,13 @@ def test_a_time_step_that_one_of_them_does_not_have_flips_nothing() -> None:
     with pytest.raises(bsnn.UserError, match="received t=2"):
         _update(layers, flips, None, t=2)
     assert torch.equal(bsnn.signs(layers[0].weight), before)
+
+
+def test_optimizers_may_come_from_a_generator() -> None:
+    layer, real = bsnn.BinaryLinear(4, 2), nn.Parameter(torch.zeros(2))
+    flip, ordinary = BSO([layer.weight], beta=0.0, gamma=0.0), torch.optim.SGD([real], lr=1.0)
+    with Updates(optimizer for optimizer in (flip, ordinary)) as updates:
+        (layer(torch.ones(1, 4)).sum() + real.sum()).backward()
+        updates.update(0)
+    assert real.tolist() == [-1.0, -1.0]
+    assert (bsnn.signs(layer.weight) == -1).all()

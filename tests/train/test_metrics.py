@@ -85,3 +85,11 @@ def test_a_tally_starts_at_nothing() -> None:
     assert first == Tally(0.0, 0, 0, 0.0, [], 0, 0)
     first.flips.append(1)
     assert second.flips == []
+
+
+@pytest.mark.parametrize(("stage", "warned"), [({"stage": 1}, True), ({"stage": 2}, False), ({}, True)])
+def test_flips_are_compared_within_a_stage(stage: dict[str, int], warned: bool) -> None:
+    settings = {"flip_ratios": {"w": 0.1}, "one_minus_beta1": 1e-3}
+    history = [line(flip_ratio=ratio, **settings) for ratio in (0.01, 0.02)]
+    found = warnings_of(line(flip_ratio=0.04, **settings, **stage), history)
+    assert any("flips grow" in warning for warning in found) == warned
