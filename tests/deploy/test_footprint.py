@@ -1,0 +1,37 @@
+"""The memory that networks of a known shape take on a device: no byte more than was measured."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bsnn
+from bsnn.data.spec import DataSpec
+from bsnn.deploy.codec import read
+from bsnn.deploy.footprint import on_device
+
+PLAN = (32, "pool", 64, "pool", 128, "pool", 256)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "time_steps", "scale", "ram"),
+    [
+        ("sound", (1, 32, 32), 4, 1.0, 16_308),
+        ("image", (3, 32, 32), 4, 255.0, 17_332),
+        ("event", (10, 2, 48, 48), 10, 8.0, 80_628),
+    ],
+)
+def test_ram(kind: Any, shape: tuple[int, ...], time_steps: int, scale: float, ram: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    channels = shape[-3]
+    net = bsnn.models.vgg(PLAN, in_channels=channels)
+    with bsnn.estimating_statistics(net):
+        bsnn.predict(net, torch.randn(4, *shape[-3:]), 2)
+    spec = DataSpec("network", kind, (), shape, (0.4,) * channels, (0.25,) * channels, scale)
+    exported = bsnn.export(net, tmp_path / "model.bsnn", spec=spec, time_steps=time_steps)
+    assert on_device(read(exported.path)).ram_bytes == ram
+
+
+def test_ram_of_the_digits() -> None:
+    assert on_device(read(bsnn.zoo.path("digits"))).ram_bytes == 4_704
