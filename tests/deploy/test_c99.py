@@ -114,6 +114,47 @@ def test_the_library_part_needs_nothing_but_memory_functions(tmp_path: Path) -> 
         assert not re.search(r"\b(malloc|calloc|free|printf|fopen|abort|exit)\s*\(", text), name
 
 
+HEADERS = {
+    "image": (4.0, "Bytes, raw, from 0 to 4, normalized as they are read: (raw / 4 - mean) / std with a mean of 0.25"),
+    "event": (4.0, "Bytes, events per pixel and frame times 4, from 0 to 255, normalized as they are read: (raw"),
+    "sound": (1.0, "and a std of 0.5 per channel, times 16384, rounded; raw is from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_the_header_says_what_an_input_is(kind: Any, tmp_path: Path) -> None:
+    scale, text = HEADERS[kind]
+    shape = (2, 1, 9, 7) if kind == "event" else (1, 9, 7)
+    spec = DataSpec("own", kind, ("a", "b"), shape, (0.25,), (0.5,), scale)
+    net = bsnn.models.vgg((4, 4), num_classes=2, in_channels=1)
+    bsnn.export(net, tmp_path / "model.bsnn", spec=spec, time_steps=2)
+    export_c(read(tmp_path / "model.bsnn"), tmp_path / "c")
+    header = (tmp_path / "c" / "model.h").read_text()
+    assert text in header
+    for words in (
+        "rows from the top" if kind != "sound" else "mel bands from the lowest",
+        "is reentrant",
+        'extern "C"',
+    ):
+        assert words in header
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_the_header_serves_c_plus_plus(tmp_path: Path) -> None:
+    """A program in C++ links with the C, and starts with memory that holds anything."""
+    images = bsnn.data.digits("test").samples[:1]
+    export_c(read(bsnn.zoo.path("digits")), tmp_path, images)
+    (tmp_path / "own.cpp").write_text(
+        '#include "model.h"\n#include "golden.h"\n#include <string.h>\nint main() {\n'
+        "    int64_t outputs[BSNN_CLASSES];\n    memset(outputs, 0x5a, sizeof outputs);\n"
+        "    bsnn_predict(golden_inputs[0], outputs);\n"
+        "    return memcmp(outputs, golden_outputs[0], sizeof outputs) != 0;\n}\n"
+    )
+    for command in ("gcc -c -std=c99 model.c engine.c", "g++ -Wall -Wextra -Werror own.cpp model.o engine.o -o own"):
+        subprocess.run(command.split(), cwd=tmp_path, check=True)
+    subprocess.run(["./own"], cwd=tmp_path, check=True)
+
+
 def test_names_become_strings_of_c() -> None:
     assert string('a"\\?é') == '"a\\042\\134\\077\\303\\251"'
 

@@ -31,8 +31,8 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
     Args:
         artifact: The network.
         out: The folder; files of an earlier export in it are replaced.
-        samples: Inputs of the golden vectors, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for events;
-            if the network takes bytes, so must they be. By default random ones.
+        samples: Inputs of the golden vectors, raw, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for
+            events; if the network takes bytes, so must they be. By default random ones.
 
     Returns:
         Its path and bytes, the bytes of the network's weights, and how much flash and RAM the network takes on a
@@ -46,7 +46,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "model.h": _c_text.header(device),
         "model.c": _c_text.source(device, *_tables(device)),
         "stream.c": _c_text.stream(device),
-        "golden.h": _golden(device, _random(device) if samples is None else samples),
+        "golden.h": _golden(device, samples),
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
         "README.md": _c_text.readme(device),
@@ -118,14 +118,15 @@ def _checksum(membranes: list[np.ndarray]) -> int:
 def _random(device: Device) -> np.ndarray:
     shape, random = (device.frames, _GOLDEN, *device.artifact.input.shape), np.random.default_rng(0)
     if takes_bytes(device.artifact.input):
-        return random.integers(0, 256, shape, np.uint8)
+        return random.integers(0, min(255, int(device.artifact.input.largest)) + 1, shape, np.uint8)
     return random.integers(-8192, 8192, shape, np.int16)
 
 
-def _golden(device: Device, samples: np.ndarray) -> str:
+def _golden(device: Device, given: np.ndarray | None) -> str:
     """What the engine makes of some samples."""
-    engine = Engine(device.artifact)
-    frames = engine.integers(samples)
+    engine, samples = Engine(device.artifact), _random(device) if given is None else given
+    # Random ones are the network's own integers, unless it takes bytes.
+    frames = engine.integers(samples, normalized=given is None and not takes_bytes(device.artifact.input))
     if len(frames) != device.frames:
         raise UserError(f"golden vectors: received {len(frames)} frames; expected {device.frames} for each input.")
     outputs, checksums = [], []
