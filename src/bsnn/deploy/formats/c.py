@@ -58,9 +58,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "bytes": total,
         "weight_bytes": artifact.weight_bytes,
         **device.figures(),
-        "layers": [
-            {"name": layer.name} | taken for layer, taken in zip(artifact.layers, device.by_layer(), strict=True)
-        ],
+        "layers": device.by_layer(),
     }
 
 

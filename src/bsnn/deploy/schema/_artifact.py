@@ -103,6 +103,23 @@ class Artifact:
         return tuple(i for i, layer in enumerate(self.layers) if isinstance(layer, Lif))
 
     @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """The numbers of the layers that each layer of the trained network became.
+
+        That is one, unless real weights were rounded in two parts: `NAME`, `NAME.rest` and their sum, `NAME.sum`.
+        """
+        found: list[tuple[int, ...]] = []
+        for number, layer in enumerate(self.layers):
+            whole = self.layers[layer.inputs[0] - 1].name
+            parts = tuple(index - 1 for index in layer.inputs)
+            split = layer.name == f"{whole}.sum" and [self.layers[i].name for i in parts] == [whole, f"{whole}.rest"]
+            if split and found[-2:] == [parts[:1], parts[1:]]:
+                found[-2:] = [(*parts, number)]
+            else:
+                found.append((number,))
+        return found
+
+    @property
     def additions(self) -> list[int]:
         """Additions of each layer at one time step if every input is there."""
         pairs = zip(self.layers, self.values[1:], strict=True)
