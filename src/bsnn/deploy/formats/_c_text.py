@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bsnn import __version__
 from bsnn.deploy.footprint import Device, takes_bytes
-from bsnn.deploy.schema import InputSpec
+from bsnn.deploy.schema import Artifact, InputSpec
 
 
 def numbers(array: np.ndarray) -> str:
@@ -336,6 +337,23 @@ clean:
 """
 
 
+def properties(artifact: Artifact) -> str:
+    """library.properties of the Arduino library."""
+    name = re.sub(r"[^A-Za-z0-9 ._-]", "_", artifact.name)[:50]
+    channels, height, width = artifact.input.shape
+    return f"""name=bsnn {name}
+version=1.0.0
+author=bsnn {__version__}
+maintainer=bsnn
+sentence=A binary spiking network: {len(artifact.classes)} classes from {channels} x {height} x {width}.
+paragraph=For processors of 32 bits. model.h says what an input is, and how much flash and RAM the network takes.
+category=Data Processing
+url=https://pypi.org/project/bsnn/
+architectures=*
+includes=bsnn_model.h
+"""
+
+
 def readme(device: Device) -> str:
     """README.md."""
     artifact = device.artifact
@@ -362,7 +380,10 @@ To use it, add `engine.c`, `model.c` and the headers beside them to your project
 which also says what an input is. For a stream, add `stream.c`, and call `bsnn_reset` and `bsnn_step`. They need a C99
 compiler, `memcpy` and `memset`; they allocate nothing, and take about 1 KB of stack on a Cortex-M4.
 
-`main.c`, `golden.h`, the Makefile and `cortex-m` are for checks alone. `make -C cortex-m run` builds a program for a
+`main.c`, `golden.h`, the Makefile and `cortex-m` are for checks only. `make -C cortex-m run` builds a program for a
 bare Cortex-M4, says how large it is, runs the golden vectors under qemu, and counts instructions; it needs
 `arm-none-eabi-gcc` and `qemu-system-arm`.
+
+`arduino` is the same network as an Arduino library: copy it to the folder `libraries` of your sketchbook under any
+name, open its example `golden`, and write `#include <bsnn_model.h>` in sketches of your own.
 """

@@ -20,6 +20,7 @@ from bsnn.errors import UserError
 _ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
 _SHARED = Path(__file__).parents[2] / "csrc"
 _CORTEX_M = Path(__file__).with_name("cortex_m")
+_ARDUINO = Path(__file__).with_name("arduino")
 _HEADERS = ("count.h", "count_width.h", "words.h")
 _GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
@@ -39,18 +40,27 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         device, in all and by layer.
     """
     device = on_device(artifact)
-    files = {
+    library = {
         "engine.h": _c_text.portable(device) + (_ENGINE / "engine.h").read_text(),
         "engine.c": (_ENGINE / "engine.c").read_text(),
         **{name: (_SHARED / name).read_text() for name in _HEADERS},
         "model.h": _c_text.header(device),
         "model.c": _c_text.source(device, *_tables(device)),
         "stream.c": _c_text.stream(device),
-        "golden.h": _golden(device, samples),
+    }
+    golden = _golden(device, samples)
+    files = {
+        **library,
+        "golden.h": golden,
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
         "README.md": _c_text.readme(device),
         **{f"cortex-m/{file.name}": file.read_text() for file in sorted(_CORTEX_M.iterdir())},
+        "arduino/library.properties": _c_text.properties(artifact),
+        **{f"arduino/src/{name}": text for name, text in library.items()},
+        "arduino/src/bsnn_model.h": (_ARDUINO / "bsnn_model.h").read_text(),
+        "arduino/examples/golden/golden.h": golden,
+        "arduino/examples/golden/golden.ino": (_ARDUINO / "golden.ino").read_text(),
     }
     total = sum(_write(out, name, text) for name, text in files.items())
     return {
