@@ -188,6 +188,27 @@ def test_bytes_become_the_integers_that_the_engine_makes_of_them() -> None:
     assert np.array_equal(table.reshape(raw.shape), spec.from_bytes(raw))
 
 
+def test_files_of_the_user_s_own_are_left_alone(tmp_path: Path) -> None:
+    """An export replaces an earlier one, also after it was built, and no other folder."""
+    digits, out = read(bsnn.zoo.path("digits")), tmp_path / "c"
+    out.mkdir()
+    export_c(digits, out)
+    before = (out / "model.c").read_text()
+    (out / "network").touch()
+    (out / "model.c").write_text(before + "/* changed */")
+    export_c(digits, out)
+    assert (out / "model.c").read_text() == before
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "Makefile").write_text("all:")
+    for name in ("README.md", "model.c"):
+        with pytest.raises(
+            bsnn.UserError, match=r"holds other files, and no earlier export; expected a new or an empty"
+        ):
+            export_c(digits, tmp_path / "own")
+        (tmp_path / "own" / name).write_text("mine")
+    assert (tmp_path / "own" / "Makefile").read_text() == "all:"
+
+
 def test_where_one_may_not_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(bsnn.UserError, match="cannot be written"):

@@ -9,6 +9,9 @@ from bsnn import __version__
 from bsnn.deploy.footprint import Device, takes_bytes
 from bsnn.deploy.schema import Artifact, InputSpec
 
+WRITTEN = "/* Weights and tables of the network, and how it is run; written by bsnn. */"
+"""The first line of model.c, by which an earlier export is recognized."""
+
 
 def numbers(array: np.ndarray) -> str:
     """Numbers between commas, 24 per line."""
@@ -143,7 +146,7 @@ def source(device: Device, constants: str, tables: str) -> str:
     artifact = device.artifact
     names = ",\n    ".join(string(name) for name in artifact.classes)
     of_byte = "of_byte" if takes_bytes(artifact.input) else "0"
-    return f"""/* Weights and tables of the network, and how it is run; written by bsnn. */
+    return f"""{WRITTEN}
 
 #include "model.h"
 #include "engine.h"

@@ -31,7 +31,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
 
     Args:
         artifact: The network.
-        out: The folder; files of an earlier export in it are replaced.
+        out: The folder; it is new or empty, or holds an earlier export, whose files are replaced.
         samples: Inputs of the golden vectors, raw, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for
             events; if the network takes bytes, so must they be. By default random ones.
 
@@ -39,6 +39,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         Its path and bytes, the bytes of the network's weights, and how much flash and RAM the network takes on a
         device, in all and by layer.
     """
+    _check_folder(out)
     device = on_device(artifact)
     library = {
         "engine.h": _c_text.portable(device) + (_ENGINE / "engine.h").read_text(),
@@ -70,6 +71,16 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         **device.figures(),
         "layers": device.by_layer(),
     }
+
+
+def _check_folder(out: Path) -> None:
+    """Refuses a folder with files of the user's own, among which some would be replaced."""
+    source = out / "model.c"
+    ours = source.is_file() and source.read_bytes().startswith(_c_text.WRITTEN.encode())
+    if out.is_dir() and any(out.iterdir()) and not ours:
+        raise UserError(
+            f"{out}: holds other files, and no earlier export; expected a new or an empty folder. Choose another --out."
+        )
 
 
 def _write(out: Path, name: str, text: str) -> int:
