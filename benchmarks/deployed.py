@@ -112,7 +112,7 @@ def compared(made: Artifact, data: Dataset, samples: int) -> dict[str, Any]:
             for name, engine in engines.items():
                 record: dict[str, np.ndarray] = {}
                 began = time.perf_counter()
-                found = engine.outputs(np.moveaxis(integers, -1, 2), record)
+                found = engine.outputs(np.moveaxis(integers, -1, 2), record, normalized=True)
                 seconds[name] += time.perf_counter() - began
                 outputs[name] += int((found != total).sum())
                 layers = zip(record.values(), expected, strict=True)

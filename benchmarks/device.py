@@ -1,12 +1,17 @@
 """What networks take on a bare Cortex-M4: RAM and flash by the linker, and instructions per prediction under qemu.
 
-    python benchmarks/device.py
+    python benchmarks/device.py                         the table of docs/deploy.md; writes results/device.json
+    python benchmarks/device.py MODEL [--data DIR]      your own model file, run or shipped model; prints one line
 
-Needs arm-none-eabi-gcc and qemu-system-arm. Networks are untrained, with random statistics, and inputs are random;
-trained networks may fire more or less, which changes the instructions. The digits model that ships with the package is
-run on test images. Nothing depends on the machine but the version of the compiler. Writes results/device.json.
+Needs arm-none-eabi-gcc and qemu-system-arm (Debian: gcc-arm-none-eabi, qemu-system-arm). qemu runs with
+`-icount shift=0`, so that an instruction takes one nanosecond of its clock, which SysTick counts. These are
+instructions, not cycles, of which a processor takes more. Networks of the table are untrained, with random statistics,
+and inputs are random; trained networks may fire more or less, which changes the instructions. The digits model that
+ships with the package is run on test images, and MODEL too if the folder of its data is given. Nothing depends on the
+machine but the version of the compiler.
 """
 
+import argparse
 import json
 import re
 import subprocess
@@ -22,7 +27,9 @@ import bsnn
 from bsnn.data.dataset import Kind
 from bsnn.data.spec import DataSpec
 from bsnn.deploy.codec import read
+from bsnn.deploy.files import held_out_samples
 from bsnn.deploy.formats.c import export_c
+from bsnn.zoo.cards import find
 
 RESULTS = Path(__file__).parent / "results" / "device.json"
 PLAN = (32, "pool", 64, "pool", 128, "pool", 256)
@@ -67,7 +74,22 @@ def measure(model: Path, samples: np.ndarray | None = None) -> dict[str, Any]:
     return {key: figures[key] for key in keys} | {"instructions": counted}
 
 
+def measure_own(model: str, data: str | None) -> dict[str, Any]:
+    """A model of the user's own, on samples of its test set if there are any."""
+    place = find(model)
+    path = place / "model.bsnn" if place.is_dir() else place
+    samples = held_out_samples(bsnn.load(path), data, 8) if data or model == "digits" else None
+    return {"model": model, "inputs": "random" if samples is None else "test samples"} | measure(path, samples)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", help="measure this model file, run or shipped model only")
+    parser.add_argument("--data", metavar="DIR", help="where the data of the model is")
+    options = parser.parse_args()
+    if options.model:
+        print(json.dumps(measure_own(options.model, options.data)))
+        return
     networks = {"digits": measure(bsnn.zoo.path("digits"), bsnn.data.digits("test").samples[:8])}
     with tempfile.TemporaryDirectory() as folder:
         for name, case in cases().items():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bsnn.data.dataset import ArrayDataset, Dataset, FileDataset
-from bsnn.data.subset import some_samples, spread, subset
+from bsnn.data.subset import some_samples, spread, spread_over_classes, subset
 
 LABELS = np.arange(10) // 5
 ABOUT = ("own", "image", ("a", "b"))
@@ -50,3 +50,13 @@ def test_samples_are_spread_over_a_set_that_is_sorted_by_class() -> None:
     assert some_samples(data, 10) is data
     assert some_samples(data, 99) is data
     assert spread(10, 10).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("labels", [[0, 1] * 8, [0] * 8 + [1] * 8, [1] * 8 + [0] * 8])
+def test_samples_of_all_classes_in_any_order(labels: list[int]) -> None:
+    """With two classes in turn, every second sample is of the same one."""
+    samples = np.arange(16, dtype=np.uint8).reshape(16, 1, 1, 1)
+    data = ArrayDataset("own", "image", ("a", "b"), np.array(labels), samples, (0.5,), (0.5,), 255.0)
+    assert spread_over_classes(data, 4).labels.tolist() == [0, 0, 1, 1]
+    assert len(np.unique(spread_over_classes(data, 4).samples)) == 4  # pyright: ignore
+    assert spread_over_classes(data, 16) is data

@@ -114,6 +114,47 @@ def test_the_library_part_needs_nothing_but_memory_functions(tmp_path: Path) -> 
         assert not re.search(r"\b(malloc|calloc|free|printf|fopen|abort|exit)\s*\(", text), name
 
 
+HEADERS = {
+    "image": (4.0, "Bytes, raw, from 0 to 4, normalized as they are read: (raw / 4 - mean) / std with a mean of 0.25"),
+    "event": (4.0, "Bytes, events per pixel and frame times 4, from 0 to 255, normalized as they are read: (raw"),
+    "sound": (1.0, "and a std of 0.5 per channel, times 16384, rounded; raw is from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_the_header_says_what_an_input_is(kind: Any, tmp_path: Path) -> None:
+    scale, text = HEADERS[kind]
+    shape = (2, 1, 9, 7) if kind == "event" else (1, 9, 7)
+    spec = DataSpec("own", kind, ("a", "b"), shape, (0.25,), (0.5,), scale)
+    net = bsnn.models.vgg((4, 4), num_classes=2, in_channels=1)
+    bsnn.export(net, tmp_path / "model.bsnn", spec=spec, time_steps=2)
+    export_c(read(tmp_path / "model.bsnn"), tmp_path / "c")
+    header = (tmp_path / "c" / "model.h").read_text()
+    assert text in header
+    for words in (
+        "rows from the top" if kind != "sound" else "mel bands from the lowest",
+        "is reentrant",
+        'extern "C"',
+    ):
+        assert words in header
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_the_header_serves_c_plus_plus(tmp_path: Path) -> None:
+    """A program in C++ links with the C, and starts with memory that holds anything."""
+    images = bsnn.data.digits("test").samples[:1]
+    export_c(read(bsnn.zoo.path("digits")), tmp_path, images)
+    (tmp_path / "own.cpp").write_text(
+        '#include "model.h"\n#include "golden.h"\n#include <string.h>\nint main() {\n'
+        "    int64_t outputs[BSNN_CLASSES];\n    memset(outputs, 0x5a, sizeof outputs);\n"
+        "    bsnn_predict(golden_inputs[0], outputs);\n"
+        "    return memcmp(outputs, golden_outputs[0], sizeof outputs) != 0;\n}\n"
+    )
+    for command in ("gcc -c -std=c99 model.c engine.c", "g++ -Wall -Wextra -Werror own.cpp model.o engine.o -o own"):
+        subprocess.run(command.split(), cwd=tmp_path, check=True)
+    subprocess.run(["./own"], cwd=tmp_path, check=True)
+
+
 def test_names_become_strings_of_c() -> None:
     assert string('a"\\?é') == '"a\\042\\134\\077\\303\\251"'
 
@@ -145,6 +186,27 @@ def test_bytes_become_the_integers_that_the_engine_makes_of_them() -> None:
     )
     table, raw = of_byte(spec), np.arange(256, dtype=np.uint8).reshape(1, 16, 16).repeat(2, 0)
     assert np.array_equal(table.reshape(raw.shape), spec.from_bytes(raw))
+
+
+def test_files_of_the_user_s_own_are_left_alone(tmp_path: Path) -> None:
+    """An export replaces an earlier one, also after it was built, and no other folder."""
+    digits, out = read(bsnn.zoo.path("digits")), tmp_path / "c"
+    out.mkdir()
+    export_c(digits, out)
+    before = (out / "model.c").read_text()
+    (out / "network").touch()
+    (out / "model.c").write_text(before + "/* changed */")
+    export_c(digits, out)
+    assert (out / "model.c").read_text() == before
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "Makefile").write_text("all:")
+    for name in ("README.md", "model.c"):
+        with pytest.raises(
+            bsnn.UserError, match=r"holds other files, and no earlier export; expected a new or an empty"
+        ):
+            export_c(digits, tmp_path / "own")
+        (tmp_path / "own" / name).write_text("mine")
+    assert (tmp_path / "own" / "Makefile").read_text() == "all:"
 
 
 def test_where_one_may_not_write(tmp_path: Path) -> None:

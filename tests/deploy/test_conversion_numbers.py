@@ -13,7 +13,7 @@ from bsnn.deploy._builder import Pending, Signal
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine.weights import zeros_aligned
 from bsnn.deploy.formats._c_text import string
-from bsnn.deploy.inspection import inspect, inspect_text
+from bsnn.deploy.inspection import ASSUMPTIONS, ENERGY_SOURCE, inspect, inspect_text
 from bsnn.deploy.quantize import input_spec, multipliers
 from bsnn.deploy.schema import Artifact, AveragePool, BadModel, InputSpec, Lif, Scale, Synapse, Value
 
@@ -138,18 +138,52 @@ def test_operations_and_energy_by_hand(kind: str, shown: int) -> None:
     )
     result = inspect(Artifact("own", ("a", "b", "c"), 3, 16, spec, layers, 1.0))
     first, neurons, _, second = result["layers"]
-    keys = ("weights", "additions", "multiplications", "real_multiplications")
+    keys = ("weights", "additions", "multiplications", "int8_multiplications")
     # 2 channels of 4 pixels from 1: 8 products and sums, and 8 multiplications for what was BatchNorm.
-    assert [first[key] for key in keys] == [2, 8 * shown, 16 * shown, 8 * 3]
+    assert [first[key] for key in keys] == [2, 8 * shown, 16 * shown, 8]
     assert neurons["firing_rate"] == 0.5
+    # 8 neurons at 3 time steps take in a current and compare with the threshold; a leak of 0 multiplies nothing.
+    assert [neurons[key] for key in keys] == [0, 2 * 8 * 3, 0, 0]
     # 3 outputs from 2 counts, which are 4 · 0.5 = 2 on average, at 3 time steps.
-    assert [second[key] for key in keys] == [6, 3 * 2 * 2 * 3, 3 * 3, 3 * 2 * 3]
-    additions, products = 8 * shown + 36, 16 * shown + 9
-    assert [result[key] for key in keys] == [8, additions, products, 42]
+    assert [second[key] for key in keys] == [6, 3 * 2 * 2 * 3, 3 * 3, 3 * 2]
+    additions, products = 8 * shown + 48 + 36, 16 * shown + 9
+    assert [result[key] for key in keys] == [8, additions, products, 14]
     assert result["energy_joules"] == pytest.approx(additions * 0.1e-12 + products * 3.1e-12)
-    assert result["real_energy_joules"] == pytest.approx(42 * 4.6e-12)
-    ratio = result["real_energy_joules"] / result["energy_joules"]
-    assert f"({ratio:.0f}×)" in inspect_text(result)
+    # 14 products and sums, and 8 + 3 outputs to scale, once.
+    assert result["int8_energy_joules"] == pytest.approx(14 * 0.3e-12 + 11 * 3.1e-12)
+    text = inspect_text(result)
+    assert f"({result['energy_joules'] / result['int8_energy_joules']:.2f} times)" in text
+    assert all(line in text for line in (ENERGY_SOURCE, *ASSUMPTIONS))
+
+
+def test_a_leak_that_is_no_power_of_two_is_multiplied() -> None:
+    spec = InputSpec("image", (2, 1, 1), 0, 1.0, (0.0, 0.0), (1.0, 1.0), (1, 1), (0, 0), 0, {})
+    one = np.ones(2, np.int32)
+    for leak, products in ((0, 0), (2**15, 0), (2**15 + 1, 2 * 4), (2**16, 0)):
+        layers = (Scale("scale", (0,), 0, one, one), Lif("lif", (1,), leak, 1, 0.5))
+        result = inspect(Artifact("own", ("a", "b"), 4, 16, spec, layers, 1.0))
+        assert result["multiplications"] == products
+
+
+def test_weights_that_are_rounded_in_two_parts_are_one_layer() -> None:
+    """What rounding took of the weights is computed, and takes flash; but it is no layer, and no further weights."""
+    digits = read(bsnn.zoo.path("digits"))
+    names = [layer.name for layer in digits.layers]
+    assert names[:3] == ["conv1", "conv1.rest", "conv1.sum"]
+    assert digits.groups[:2] == [(0, 1, 2), (3,)]
+    result = inspect(digits)
+    first = result["layers"][0]
+    weights = first["weights"]
+    assert [line["name"] for line in result["layers"]] == [names[0], *names[3:]]
+    assert first["int8_multiplications"] == weights * 64
+    # Both parts, and their sum; two products for what was BatchNorm.
+    assert (first["additions"], first["multiplications"]) == (2 * weights * 64 + 64 * 24, 2 * (weights + 24) * 64)
+    assert sum(line["bytes"] for line in result["layers"]) == digits.weight_bytes
+    assert result["int8_multiplications"] == sum(
+        layer.additions(digits.values[layer.inputs[0]], digits.values[i + 1])
+        for i, layer in enumerate(digits.layers)
+        if isinstance(layer, Synapse) and layer.name != "conv1.rest"
+    )
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def residual(path: Path) -> Path:
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     folder = tmp_path_factory.mktemp("cortex_m")
     digits = request.param == "digits"
-    result = export_c(read(bsnn.zoo.path("digits") if digits else residual(folder / "model.bsnn")), folder)
-    make(folder / "cortex-m", "network.elf")
-    return result, folder / "cortex-m" / "network.elf"
+    result = export_c(read(bsnn.zoo.path("digits") if digits else residual(folder / "model.bsnn")), folder / "c")
+    make(folder / "c" / "cortex-m", "network.elf")
+    return result, folder / "c" / "cortex-m" / "network.elf"
 
 
 def test_ram_is_what_the_linker_places(built: tuple[dict[str, Any], Path]) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import bsnn
+from bsnn.data.subset import spread_over_classes
 from bsnn.deploy.engine import Engine, Kernel
 from bsnn.deploy.schema import Add, Artifact, AveragePool, Concat, InputSpec, Layer, Lif, MaxPool, Scale, Synapse
 from bsnn.errors import UserError
@@ -165,9 +166,9 @@ def random_images(spec: InputSpec, batch: int, seed: int) -> Tensor:
 
 
 def test_images(root: str | Path) -> np.ndarray:
-    """The first images of the test set in a folder, enough for the largest batch."""
-    data = bsnn.data.load(root, "test")
-    return np.stack([data.read(index) for index in range(min(max(BATCHES), len(data)))])
+    """Images of the test set in a folder, spread over its classes, enough for the largest batch."""
+    data = spread_over_classes(bsnn.data.load(root, "test"), max(BATCHES))
+    return np.stack([data.read(index) for index in range(len(data))])
 
 
 def bench_inference(
@@ -184,7 +185,7 @@ def bench_inference(
 
     Args:
         model: A trained network.
-        images: What it is shown, `[N, C, H, W]`, raw or normalized; random numbers by default.
+        images: What it is shown, `[N, C, H, W]`, raw; random numbers by default.
         repetitions: Timed turns, after one that does not count.
         firing_rates: Firing rates of the random networks.
         batches: Images per call.
@@ -238,7 +239,7 @@ def _integers(artifact: Artifact, number: int, images: np.ndarray | None) -> Ten
 def _compare(artifact: Artifact, images: Tensor) -> tuple[float, float]:
     """The firing rate over all neurons and time steps, and the share of spikes on which torch agrees."""
     record: dict[str, np.ndarray] = {}
-    Engine(artifact, threads=1).outputs(images.numpy(), record)
+    Engine(artifact, threads=1).outputs(images.numpy(), record, normalized=True)
     _, found = EagerTorch(artifact).run(images.float().contiguous(memory_format=torch.channels_last))
     same = [np.mean(a.reshape(b.shape) == b.numpy()) for a, b in zip(record.values(), found, strict=True)]
     # A spike that rounding flips changes many that follow, so only the first layer is conclusive.
@@ -257,7 +258,7 @@ def _race(
     engines = [Engine(artifact, kernel, threads) for kernel in kernels]
     calls = _CALLS if len(images) == 1 else 1
     racers: dict[str, Callable[[], Any]] = {"torch": lambda: rival.run(floats)}
-    racers |= {engine.kernel: lambda engine=engine: engine.outputs(ours) for engine in engines}
+    racers |= {engine.kernel: lambda engine=engine: engine.outputs(ours, normalized=True) for engine in engines}
     wall: dict[str, list[float]] = {name: [] for name in racers}
     busy: dict[str, list[float]] = {name: [] for name in racers}
     order, chance = list(racers.items()), random.Random(0)

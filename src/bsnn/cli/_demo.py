@@ -113,5 +113,5 @@ def _wrong_outputs(path: str, module: Deployed, test: Loader) -> int:
     engine, wrong = load(path), 0
     for inputs, _ in test.ordered():
         total = predict(module, module.integers(inputs), CONFIG.time_steps)
-        wrong += int((total.numpy() != engine.outputs(inputs.numpy())).sum())
+        wrong += int((total.numpy() != engine.outputs(inputs.numpy(), normalized=True)).sum())
     return wrong

@@ -16,12 +16,17 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="+", help="pictures, sounds, recordings, .npy, or a folder of these"
     )
+    parser.add_argument(
+        "--normalized",
+        action="store_true",
+        help="arrays hold floats that are normalized as in training (by default the raw numbers of the data)",
+    )
 
 
 def run(options: argparse.Namespace) -> Result:
     """Say what a deployed network sees in pictures, sounds, event recordings or arrays."""
     paths = [Path(text) for text in options.inputs]
-    return need("bsnn.deploy.files").predict_files(open_model(options.path), paths)
+    return need("bsnn.deploy.files").predict_files(open_model(options.path), paths, normalized=options.normalized)
 
 
 def text(result: Result) -> str:

@@ -19,6 +19,17 @@ def some_samples(data: Dataset, count: int) -> Dataset:
     return data if count >= len(data) else subset(data, spread(len(data), count))
 
 
+def spread_over_classes(data: Dataset, count: int) -> Dataset:
+    """A data set of `count` samples, spread evenly over the classes of `data` and within each, in whatever order it is.
+
+    Example:
+        >>> spread_over_classes(bsnn.data.digits(), 5).labels.tolist()
+        [0, 2, 4, 6, 8]
+    """
+    by_class = np.argsort(data.labels, kind="stable")
+    return data if count >= len(data) else subset(data, by_class[spread(len(data), count)])
+
+
 def without_some_samples(data: Dataset, count: int) -> tuple[Dataset, Dataset]:
     """A data set without the samples that `some_samples` takes, and the set of these.
 

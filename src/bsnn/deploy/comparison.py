@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bsnn.data.dataset import Dataset
 from bsnn.data.loader import Loader
-from bsnn.data.subset import some_samples
+from bsnn.data.subset import spread_over_classes
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.lowering import Lowered
 from bsnn.deploy.schema import Synapse
@@ -81,7 +81,7 @@ def compare(net: nn.Module, lowered: Lowered, data: Dataset, samples: int) -> Ch
         net: The trained network.
         lowered: The deployed one.
         data: Where samples come from.
-        samples: How many to compare on, spread evenly over `data`.
+        samples: How many to compare on, spread evenly over the classes.
     """
     if samples < 1:
         raise UserError(f"samples: received {samples}; expected at least 1 to compare on.")
@@ -91,12 +91,12 @@ def compare(net: nn.Module, lowered: Lowered, data: Dataset, samples: int) -> Ch
     changed, fired, chances = Counter[str](), Counter[str](), Counter[str]()
     count = moved = right_before = right_after = 0
     with evaluating(net), watching(lowered.modules, watch):
-        for inputs, labels in Loader(some_samples(data, samples), _BATCH).ordered():
+        for inputs, labels in Loader(spread_over_classes(data, samples), _BATCH).ordered():
             watch.spikes.clear()
             still = None if data.kind == "event" else artifact.time_steps
             before = predict(net, inputs.to(device), still).argmax(1).cpu().numpy()
             record: dict[str, np.ndarray] = {}
-            after = engine.outputs(inputs.numpy(), record).argmax(1)
+            after = engine.outputs(inputs.numpy(), record, normalized=True).argmax(1)
             for name, theirs in record.items():
                 fired[name] += int(theirs.sum())
                 chances[name] += theirs.size

@@ -58,7 +58,7 @@ def export(
         classes: Names of the outputs; by default those of the data, else numbers.
         time_steps: T, how often a still input is shown; events bring their own.
         name: What the network is called; by default what the data is called.
-        samples: How many of `data` to compare on, spread evenly over it.
+        samples: How many of `data` to compare on, spread evenly over its classes.
         firing_rates: Of the layers of neurons, by name; by default those that the comparison measures.
 
     Example:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bsnn.data.accuracy import accuracy
 from bsnn.data.dataset import Dataset
+from bsnn.data.subset import spread_over_classes
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.schema import InputSpec
 from bsnn.errors import UserError
@@ -18,7 +19,7 @@ _BATCH = 64
 
 
 def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
-    """Reads one file as an input of a network: raw bytes, or normalized real numbers.
+    """Reads one file as an input of a network, in the raw numbers of the data that it was trained on.
 
     Args:
         path: A picture, sound or event recording, whichever the network takes; or an array, `.npy`.
@@ -38,7 +39,7 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
         # Some data sets, such as the digits, have other levels of gray than 256.
         return picture if spec.divisor == 255 else np.rint(picture * (spec.divisor / 255)).astype(np.uint8)
     if spec.kind == "sound":
-        return spec.normalize(need("bsnn.data.audio").decode_sound(path))
+        return need("bsnn.data.audio").decode_sound(path)
     sensor = spec.decode.get("sensor")
     decode = partial(need("bsnn.data.events").decode_events, **{**spec.decode, "sensor": sensor and tuple(sensor)})
     return decode(path, time_steps=time_steps, size=(height, width))
@@ -51,10 +52,6 @@ def _array(path: Path) -> np.ndarray:
         raise UserError(f"{path}: not a complete array ({error}); expected a .npy file of numbers.") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
         raise UserError(f"{path}: holds {getattr(array, 'dtype', 'an archive')}; expected one array of numbers.")
-    if array.dtype.kind in "ui":
-        if array.size and (array.min() < 0 or array.max() > 255):
-            raise UserError(f"{path}: whole numbers from {array.min()} to {array.max()}; expected bytes, 0 to 255.")
-        array = array.astype(np.uint8)
     return array
 
 
@@ -64,12 +61,13 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(folder).parts))
 
 
-def predict_files(engine: Engine, paths: list[Path]) -> dict[str, list[dict[str, Any]]]:
+def predict_files(engine: Engine, paths: list[Path], *, normalized: bool = False) -> dict[str, list[dict[str, Any]]]:
     """The class of each file, and of each sample of an array `[B, C, H, W]`; and which files cannot be read, and why.
 
     Args:
         engine: The network.
         paths: Files, or folders whose files are taken in the order of their names, those of subfolders too.
+        normalized: Whether arrays hold floats that are normalized as in training.
 
     Raises:
         UserError: No file can be read.
@@ -80,7 +78,7 @@ def predict_files(engine: Engine, paths: list[Path]) -> dict[str, list[dict[str,
     predictions, unreadable = [], []
     for path in found:
         try:
-            predictions += _predictions(engine, path)
+            predictions += _predictions(engine, path, normalized)
         except (UserError, OSError) as error:
             if len(unreadable) + 1 == len(found):
                 raise
@@ -88,13 +86,14 @@ def predict_files(engine: Engine, paths: list[Path]) -> dict[str, list[dict[str,
     return {"predictions": predictions, "unreadable": unreadable}
 
 
-def _predictions(engine: Engine, path: Path) -> Iterator[dict[str, Any]]:
+def _predictions(engine: Engine, path: Path, normalized: bool) -> Iterator[dict[str, Any]]:
     """One prediction for each sample in a file."""
+    given = normalized and path.suffix.lower() == ".npy"
     x = read_input(path, engine.artifact.input, engine.time_steps)
     if engine.artifact.input.kind == "event" and x.ndim == 4:
         x = x[:, None]
     try:
-        outputs, frames = engine.outputs(x), len(engine.integers(x))
+        outputs, frames = engine.outputs(x, normalized=given), len(engine.integers(x, normalized=given))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     time_steps = engine.time_steps if frames == 1 else frames
@@ -130,16 +129,14 @@ def held_out_set(engine: Engine, root: str | None) -> Dataset:
 
 def batches(engine: Engine, data: Dataset, size: int = _BATCH) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Inputs, as the engine takes them, and labels of a whole data set, in its order."""
-    spec = engine.artifact.input
     for start in range(0, len(data), size):
-        raw = np.stack([data.read(i) for i in range(start, min(start + size, len(data)))])
-        x = raw if raw.dtype == np.uint8 else spec.normalize(raw)
-        yield np.swapaxes(x, 0, 1) if spec.kind == "event" else x, data.labels[start : start + size]
+        x = np.stack([data.read(i) for i in range(start, min(start + size, len(data)))])
+        yield np.swapaxes(x, 0, 1) if engine.artifact.input.kind == "event" else x, data.labels[start : start + size]
 
 
 def held_out_samples(engine: Engine, root: str | None, count: int) -> np.ndarray:
-    """The first samples of the test set, `[B, C, H, W]`; for events `[T, B, C, H, W]`."""
-    x, _ = next(batches(engine, held_out_set(engine, root), count))
+    """Samples of the test set, spread over its classes, `[B, C, H, W]`; for events `[T, B, C, H, W]`."""
+    x, _ = next(batches(engine, spread_over_classes(held_out_set(engine, root), count), count))
     return x
 
 

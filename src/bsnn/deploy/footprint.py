@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -116,12 +117,17 @@ class Device:
         """Constants and code."""
         return self.constant_bytes + self.code_bytes
 
-    def by_layer(self) -> list[dict[str, int]]:
-        """Of each layer: bytes kept of its output, scratch of all that is computed at the same pixel, and constants."""
+    def by_layer(self) -> list[dict[str, Any]]:
+        """Of each layer of the trained network: what is kept of its output, scratch at one pixel, and constants."""
         scratch = dict(zip(self.layout.layers, self.layout.op_scratch, strict=True))
         return [
-            {"ram_bytes": kept, "scratch_bytes": scratch.get(i, 0), "flash_bytes": constants}
-            for i, (kept, constants) in enumerate(zip(self.layout.value_bytes[1:], self._layer_constants, strict=True))
+            {
+                "name": self.artifact.layers[group[0]].name,
+                "ram_bytes": sum(self.layout.value_bytes[i + 1] for i in group),
+                "scratch_bytes": max(scratch.get(i, 0) for i in group),
+                "flash_bytes": sum(self._layer_constants[i] for i in group),
+            }
+            for group in self.artifact.groups
         ]
 
     def figures(self) -> dict[str, int | bool]:

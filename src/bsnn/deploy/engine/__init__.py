@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from bsnn.deploy.codec import read
+from bsnn.deploy.engine.inputs import to_integers
 from bsnn.deploy.engine.native import Native, libraries
 from bsnn.deploy.engine.plain import Plain
 from bsnn.deploy.schema import Artifact, BadModel
@@ -29,8 +30,11 @@ class State(NamedTuple):
 class Engine:
     """A deployed network that runs without torch.
 
-    Inputs are bytes as read from a file (uint8, `[C, H, W]` or `[B, C, H, W]`), or real numbers that are normalized
-    as in training (float), or the network's own integers (int16). Events have time first: `[T, B, C, H, W]`.
+    Inputs are raw numbers, as the data set holds them that the network was trained on: `[C, H, W]` or `[B, C, H, W]`;
+    events have time first, `[T, B, C, H, W]`. A network of one channel may be given `[H, W]` or `[B, H, W]`. Numbers
+    beyond the range of the data set are refused. With `normalized=True` inputs are floats that are normalized as in
+    training, or the network's own integers (int16). A network that was exported with its shape alone takes floats as
+    they are.
 
     Args:
         artifact: The network.
@@ -57,22 +61,26 @@ class Engine:
         self.run = self._backend.run
         self.kernel: Kernel = "numpy" if isinstance(self._backend, Plain) else self._backend.library
 
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
+    def predict(self, inputs: np.ndarray, *, normalized: bool = False) -> np.ndarray:
         """The class of each input, `[B]`, a number into `classes`.
 
         Args:
             inputs: See the class.
+            normalized: See the class.
         """
-        return self.outputs(inputs).argmax(axis=1)
+        return self.outputs(inputs, normalized=normalized).argmax(axis=1)
 
-    def outputs(self, inputs: np.ndarray, record: dict[str, np.ndarray] | None = None) -> np.ndarray:
+    def outputs(
+        self, inputs: np.ndarray, record: dict[str, np.ndarray] | None = None, *, normalized: bool = False
+    ) -> np.ndarray:
         """Outputs summed over time, `[B, classes]`, int64; times `output_scale` they are logits.
 
         Args:
             inputs: See the class.
             record: Filled with the spikes of every layer of neurons by name, uint8, `[T, B, C, H, W]`.
+            normalized: See the class.
         """
-        frames = self.integers(inputs)
+        frames = self.integers(inputs, normalized=normalized)
         time_steps = self.time_steps if len(frames) == 1 else len(frames)
         if record is None:
             return self.run(frames, time_steps, None)
@@ -83,14 +91,15 @@ class Engine:
         record.update({name: np.moveaxis(s, -1, 2) for name, s in zip(names, spikes, strict=True)})
         return total
 
-    def step(self, x: np.ndarray, state: State | None = None) -> tuple[np.ndarray, State]:
+    def step(self, x: np.ndarray, state: State | None = None, *, normalized: bool = False) -> tuple[np.ndarray, State]:
         """One time step of a stream: outputs `[B, classes]`, and the new state.
 
         Args:
             x: The input of this step, `[B, C, H, W]`.
             state: What the step before returned; None at the beginning. It is left as it was.
+            normalized: See the class.
         """
-        frames = self.integers(x)
+        frames = self.integers(x, normalized=normalized)
         if len(frames) != 1:
             raise UserError(f"step: received shape {x.shape}; expected one time step, [B, C, H, W].")
         membranes = begin = self.artifact.membranes(frames.shape[1])
@@ -105,33 +114,14 @@ class Engine:
             )
         return self.run(frames, 1, membranes), State(tuple(membranes))
 
-    def integers(self, inputs: np.ndarray) -> np.ndarray:
-        """The network's own integers `[S, B, H, W, C]` of inputs; S is 1 for still ones."""
-        spec, x = self.artifact.input, np.asarray(inputs)
-        if spec.shape[1:] == (1, 1) and x.shape[-1:] == spec.shape[:1] and x.shape[-3:] != spec.shape:
-            x = x[..., None, None]  # features without height and width
-        if x.shape[-3:] != spec.shape or not 3 <= x.ndim <= 5:
-            raise UserError(
-                f"input: received shape {x.shape}; expected [B, {', '.join(map(str, spec.shape))}], before which "
-                "events have their time steps."
-            )
-        if x.dtype == np.uint8 and spec.divisor == 1:
-            raise UserError(
-                "input: received bytes, and the model does not say how to normalize them; give floats that are "
-                "normalized as in training, or export it with its data set (data=...)."
-            )
-        if x.dtype == np.uint8:
-            x = spec.from_bytes(x)
-        elif np.issubdtype(x.dtype, np.floating):
-            if not np.isfinite(x).all():
-                raise UserError("input: received NaN or infinite numbers; expected normalized inputs.")
-            x = spec.from_reals(x)
-        elif x.dtype != np.int16:
-            raise UserError(f"input: received {x.dtype}; expected uint8 (raw bytes) or float32 (normalized).")
-        x = x.reshape((1,) * (5 - x.ndim) + x.shape)
-        if not x.size:
-            raise UserError(f"input: received shape {np.shape(inputs)}; expected at least one sample and time step.")
-        return np.ascontiguousarray(np.moveaxis(x, 2, -1))
+    def integers(self, inputs: np.ndarray, *, normalized: bool = False) -> np.ndarray:
+        """The network's own integers `[S, B, H, W, C]` of inputs; S is 1 for still ones.
+
+        Args:
+            inputs: See the class.
+            normalized: See the class.
+        """
+        return to_integers(self.artifact.input, inputs, normalized=normalized)
 
 
 def load(path: str | os.PathLike[str], kernel: Kernel = "auto", threads: int | None = None) -> Engine:

@@ -5,7 +5,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bsnn import __version__
 from bsnn.deploy.footprint import Device, takes_bytes
+from bsnn.deploy.schema import Artifact, InputSpec
+
+WRITTEN = "/* Weights and tables of the network, and how it is run; written by bsnn. */"
+"""The first line of model.c, by which an earlier export is recognized."""
 
 
 def numbers(array: np.ndarray) -> str:
@@ -53,12 +58,10 @@ def header(device: Device) -> str:
     """model.h."""
     artifact, spec = device.artifact, device.artifact.input
     channels, height, width = spec.shape
-    if takes_bytes(spec):
-        kind, meaning = "uint8_t", "raw bytes, as they were in training; they are normalized as they are read"
-    else:
-        kind, meaning = "int16_t", f"numbers normalized as in training, times {2**spec.fraction_bits} and rounded"
+    kind = "uint8_t" if takes_bytes(spec) else "int16_t"
     shown = "[BSNN_FRAMES] of them, one for each time step" if device.frames > 1 else "shown at every time step"
-    return f"""/* {comment(artifact.name)}: a binary spiking network. Memory is static; nothing is allocated. */
+    return f"""/* {comment(artifact.name)}: a binary spiking network. Memory is static, and nothing is allocated.
+   No function is reentrant: do not call one from an interrupt or a second thread while another runs. */
 
 #ifndef BSNN_MODEL_H
 #define BSNN_MODEL_H
@@ -85,17 +88,23 @@ def header(device: Device) -> str:
 #define BSNN_CONSTANT_BYTES {device.constant_bytes}
 #define BSNN_FLASH_BYTES {device.flash_bytes}
 
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
 extern const char *const bsnn_classes[BSNN_CLASSES];
 
-/* A frame is [BSNN_HEIGHT][BSNN_WIDTH][BSNN_CHANNELS] of {meaning}. */
+/* A frame is [BSNN_HEIGHT][BSNN_WIDTH][BSNN_CHANNELS]: {_ORDER[spec.kind]}.
+   {_meaning(spec)}. */
 typedef {kind} bsnn_input;
 
 /* Computes all BSNN_TIME_STEPS time steps of an input, which is a frame, {shown};
-   writes the summed outputs and returns the class. */
+   writes the summed outputs, which need not be zero before, and returns the class. */
 int bsnn_predict(const bsnn_input *input, int64_t outputs[BSNN_CLASSES]);
 
-/* A stream, in stream.c: begin with bsnn_reset, then one frame and time step per call, whose outputs are added to
-   `outputs`. It shares its workspace with bsnn_predict, but not its membranes. */
+/* A stream, in stream.c: begin with bsnn_reset, which zeroes the membranes, then one frame and time step per call. Its
+   outputs are added to `outputs`: zero them yourself whenever a sum is to begin. It shares its workspace with
+   bsnn_predict, {"and its membranes: a prediction ends a stream" if device.by_steps else "but not its membranes"}. */
 void bsnn_reset(void);
 void bsnn_step(const bsnn_input *frame, int64_t outputs[BSNN_CLASSES]);
 
@@ -105,8 +114,31 @@ const int32_t *bsnn_membranes(void);
 /* What both are made of; not for other callers, since the workspace has room for their ways to call it only. */
 void bsnn_compute(const bsnn_input *input, int32_t time_steps, int32_t *const *membranes, int64_t *outputs);
 
+#ifdef __cplusplus
+}}
+#endif
+
 #endif
 """
+
+
+_ORDER = {
+    "image": "rows from the top, pixels from the left; of three channels red, green, blue",
+    "sound": "mel bands from the lowest, and in each the frames from the first",
+    "event": "rows from the top, pixels from the left; the channels are darker and brighter",
+}
+
+
+def _meaning(spec: InputSpec) -> str:
+    """What a number of the input means."""
+    if takes_bytes(spec):
+        counts = f"events per pixel and frame times {spec.divisor:g}"
+        events = "255 if there was any event" if spec.decode.get("presence") else counts
+        what = events if spec.kind == "event" else "raw"
+        return f"Bytes, {what}, from 0 to {min(spec.largest, 255):g}, normalized as they are read: {spec.formula}"
+    if spec.is_plain:
+        return f"Numbers as the network was trained on, times {2**spec.fraction_bits}, rounded"
+    return f"{spec.formula}, times {2**spec.fraction_bits}, rounded; raw is from 0 to {spec.largest:g}"
 
 
 def source(device: Device, constants: str, tables: str) -> str:
@@ -114,7 +146,7 @@ def source(device: Device, constants: str, tables: str) -> str:
     artifact = device.artifact
     names = ",\n    ".join(string(name) for name in artifact.classes)
     of_byte = "of_byte" if takes_bytes(artifact.input) else "0"
-    return f"""/* Weights and tables of the network, and how it is run; written by bsnn. */
+    return f"""{WRITTEN}
 
 #include "model.h"
 #include "engine.h"
@@ -308,6 +340,23 @@ clean:
 """
 
 
+def properties(artifact: Artifact) -> str:
+    """library.properties of the Arduino library."""
+    name = re.sub(r"[^A-Za-z0-9 ._-]", "_", artifact.name)[:50]
+    channels, height, width = artifact.input.shape
+    return f"""name=bsnn {name}
+version=1.0.0
+author=bsnn {__version__}
+maintainer=bsnn
+sentence=A binary spiking network: {len(artifact.classes)} classes from {channels} x {height} x {width}.
+paragraph=For processors of 32 bits. model.h says what an input is, and how much flash and RAM the network takes.
+category=Data Processing
+url=https://pypi.org/project/bsnn/
+architectures=*
+includes=bsnn_model.h
+"""
+
+
 def readme(device: Device) -> str:
     """README.md."""
     artifact = device.artifact
@@ -334,7 +383,10 @@ To use it, add `engine.c`, `model.c` and the headers beside them to your project
 which also says what an input is. For a stream, add `stream.c`, and call `bsnn_reset` and `bsnn_step`. They need a C99
 compiler, `memcpy` and `memset`; they allocate nothing, and take about 1 KB of stack on a Cortex-M4.
 
-`main.c`, `golden.h`, the Makefile and `cortex-m` are for checks alone. `make -C cortex-m run` builds a program for a
+`main.c`, `golden.h`, the Makefile and `cortex-m` are for checks only. `make -C cortex-m run` builds a program for a
 bare Cortex-M4, says how large it is, runs the golden vectors under qemu, and counts instructions; it needs
 `arm-none-eabi-gcc` and `qemu-system-arm`.
+
+`arduino` is the same network as an Arduino library: copy it to the folder `libraries` of your sketchbook under any
+name, open its example `golden`, and write `#include <bsnn_model.h>` in sketches of your own.
 """

@@ -20,6 +20,7 @@ from bsnn.errors import UserError
 _ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
 _SHARED = Path(__file__).parents[2] / "csrc"
 _CORTEX_M = Path(__file__).with_name("cortex_m")
+_ARDUINO = Path(__file__).with_name("arduino")
 _HEADERS = ("count.h", "count_width.h", "words.h")
 _GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
@@ -30,27 +31,37 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
 
     Args:
         artifact: The network.
-        out: The folder; files of an earlier export in it are replaced.
-        samples: Inputs of the golden vectors, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for events;
-            if the network takes bytes, so must they be. By default random ones.
+        out: The folder; it is new or empty, or holds an earlier export, whose files are replaced.
+        samples: Inputs of the golden vectors, raw, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for
+            events; if the network takes bytes, so must they be. By default random ones.
 
     Returns:
         Its path and bytes, the bytes of the network's weights, and how much flash and RAM the network takes on a
         device, in all and by layer.
     """
+    _check_folder(out)
     device = on_device(artifact)
-    files = {
+    library = {
         "engine.h": _c_text.portable(device) + (_ENGINE / "engine.h").read_text(),
         "engine.c": (_ENGINE / "engine.c").read_text(),
         **{name: (_SHARED / name).read_text() for name in _HEADERS},
         "model.h": _c_text.header(device),
         "model.c": _c_text.source(device, *_tables(device)),
         "stream.c": _c_text.stream(device),
-        "golden.h": _golden(device, _random(device) if samples is None else samples),
+    }
+    golden = _golden(device, samples)
+    files = {
+        **library,
+        "golden.h": golden,
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
         "README.md": _c_text.readme(device),
         **{f"cortex-m/{file.name}": file.read_text() for file in sorted(_CORTEX_M.iterdir())},
+        "arduino/library.properties": _c_text.properties(artifact),
+        **{f"arduino/src/{name}": text for name, text in library.items()},
+        "arduino/src/bsnn_model.h": (_ARDUINO / "bsnn_model.h").read_text(),
+        "arduino/examples/golden/golden.h": golden,
+        "arduino/examples/golden/golden.ino": (_ARDUINO / "golden.ino").read_text(),
     }
     total = sum(_write(out, name, text) for name, text in files.items())
     return {
@@ -58,10 +69,18 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "bytes": total,
         "weight_bytes": artifact.weight_bytes,
         **device.figures(),
-        "layers": [
-            {"name": layer.name} | taken for layer, taken in zip(artifact.layers, device.by_layer(), strict=True)
-        ],
+        "layers": device.by_layer(),
     }
+
+
+def _check_folder(out: Path) -> None:
+    """Refuses a folder with files of the user's own, among which some would be replaced."""
+    source = out / "model.c"
+    ours = source.is_file() and source.read_bytes().startswith(_c_text.WRITTEN.encode())
+    if out.is_dir() and any(out.iterdir()) and not ours:
+        raise UserError(
+            f"{out}: holds other files, and no earlier export; expected a new or an empty folder. Choose another --out."
+        )
 
 
 def _write(out: Path, name: str, text: str) -> int:
@@ -118,14 +137,15 @@ def _checksum(membranes: list[np.ndarray]) -> int:
 def _random(device: Device) -> np.ndarray:
     shape, random = (device.frames, _GOLDEN, *device.artifact.input.shape), np.random.default_rng(0)
     if takes_bytes(device.artifact.input):
-        return random.integers(0, 256, shape, np.uint8)
+        return random.integers(0, min(255, int(device.artifact.input.largest)) + 1, shape, np.uint8)
     return random.integers(-8192, 8192, shape, np.int16)
 
 
-def _golden(device: Device, samples: np.ndarray) -> str:
+def _golden(device: Device, given: np.ndarray | None) -> str:
     """What the engine makes of some samples."""
-    engine = Engine(device.artifact)
-    frames = engine.integers(samples)
+    engine, samples = Engine(device.artifact), _random(device) if given is None else given
+    # Random ones are the network's own integers, unless it takes bytes.
+    frames = engine.integers(samples, normalized=given is None and not takes_bytes(device.artifact.input))
     if len(frames) != device.frames:
         raise UserError(f"golden vectors: received {len(frames)} frames; expected {device.frames} for each input.")
     outputs, checksums = [], []

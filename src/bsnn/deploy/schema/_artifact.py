@@ -25,6 +25,22 @@ class InputSpec:
     decode: dict[str, Any]
     """How a file becomes an array, beyond kind and shape."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether raw numbers are normalized ones, so that nothing is known of their range."""
+        return self.divisor == 1 and set(self.mean) == {0} and set(self.std) == {1}
+
+    @property
+    def largest(self) -> float:
+        """The largest raw number: events are counted in bytes; all else is divided by its largest."""
+        return 255.0 if self.kind == "event" else self.divisor
+
+    @property
+    def formula(self) -> str:
+        """How raw numbers are normalized."""
+        mean, std = (", ".join(f"{number:.6g}" for number in numbers) for numbers in (self.mean, self.std))
+        return f"(raw / {self.divisor:g} - mean) / std with a mean of {mean} and a std of {std} per channel"
+
     def from_bytes(self, raw: np.ndarray) -> np.ndarray:
         """Integers from raw bytes `[..., C, H, W]`."""
         multiplier, offset = (np.array(v, np.int64).reshape(-1, 1, 1) for v in (self.multiplier, self.offset))
@@ -85,6 +101,23 @@ class Artifact:
     def lifs(self) -> tuple[int, ...]:
         """The numbers of the layers of neurons."""
         return tuple(i for i, layer in enumerate(self.layers) if isinstance(layer, Lif))
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """The numbers of the layers that each layer of the trained network became.
+
+        That is one, unless real weights were rounded in two parts: `NAME`, `NAME.rest` and their sum, `NAME.sum`.
+        """
+        found: list[tuple[int, ...]] = []
+        for number, layer in enumerate(self.layers):
+            whole = self.layers[layer.inputs[0] - 1].name
+            parts = tuple(index - 1 for index in layer.inputs)
+            split = layer.name == f"{whole}.sum" and [self.layers[i].name for i in parts] == [whole, f"{whole}.rest"]
+            if split and found[-2:] == [parts[:1], parts[1:]]:
+                found[-2:] = [(*parts, number)]
+            else:
+                found.append((number,))
+        return found
 
     @property
     def additions(self) -> list[int]:

@@ -11,7 +11,7 @@
 extern uint32_t begin_of_bss[], end_of_bss[];
 
 static bsnn_input input[BSNN_INPUT_SIZE];
-static volatile uint32_t rounds; /* of SysTick, which counts down from 2^24 - 1 */
+static volatile uint32_t rounds; /* of SysTick, each of 2^24 ticks; counted when it reaches 0 */
 
 static void count_round(void)
 {
@@ -20,7 +20,12 @@ static void count_round(void)
 
 static uint64_t ticks(void)
 {
-    return (uint64_t)rounds << 24 | (0xFFFFFF - SYST_CVR);
+    uint32_t before, left;
+    do {
+        before = rounds;
+        left = SYST_CVR;
+    } while (before != rounds); /* the round may end between the two */
+    return ((uint64_t)before << 24) + (-left & 0xFFFFFF);
 }
 
 static void call_host(int operation, const void *argument)
@@ -66,7 +71,11 @@ void reset(void)
             wrong += outputs[c] != golden_outputs[i][c];
     }
     print_number("wrong outputs: ", wrong);
-    print_number("instructions per prediction: ", (uint32_t)(taken * 40 / GOLDEN));
+    taken = taken * 40 / GOLDEN;
+    if (taken >> 32)
+        print_number("instructions per prediction, more than: ", 0xFFFFFFFF);
+    else
+        print_number("instructions per prediction: ", (uint32_t)taken);
     call_host(0x18, (const void *)(wrong ? 0x20023 : 0x20026)); /* exit with a failure, or well */
     for (;;)
         ;
