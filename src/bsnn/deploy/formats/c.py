@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.tables import DENSE, OpTable, TaskTable, ValueTable, contents
 from bsnn.deploy.footprint import Device, of_byte, on_device, takes_bytes
 from bsnn.deploy.formats import _c_text
+from bsnn.deploy.formats._golden import golden_vectors
 from bsnn.deploy.schema import Artifact
 from bsnn.errors import UserError
 
@@ -21,7 +21,6 @@ _ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
 _SHARED = Path(__file__).parents[2] / "csrc"
 _CORTEX_M = Path(__file__).with_name("cortex_m")
 _HEADERS = ("count.h", "count_width.h", "words.h")
-_GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
 
 
@@ -46,7 +45,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "model.h": _c_text.header(device),
         "model.c": _c_text.source(device, *_tables(device)),
         "stream.c": _c_text.stream(device),
-        "golden.h": _golden(device, _random(device) if samples is None else samples),
+        "golden.h": _c_text.golden(*golden_vectors(artifact, samples)),
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
         "README.md": _c_text.readme(device),
@@ -105,37 +104,3 @@ def _fields(table: OpTable | ValueTable | TaskTable) -> dict[str, str]:
         name: "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
         for name, value in contents(table).items()
     }
-
-
-def _checksum(membranes: list[np.ndarray]) -> int:
-    """FNV-1a over 32-bit words, as main.c computes it."""
-    total = 2166136261
-    for word in np.concatenate([m.ravel() for m in membranes]).view(np.uint32).tolist() if membranes else []:
-        total = ((total ^ word) * 16777619) & 0xFFFFFFFF
-    return total
-
-
-def _random(device: Device) -> np.ndarray:
-    shape, random = (device.frames, _GOLDEN, *device.artifact.input.shape), np.random.default_rng(0)
-    if takes_bytes(device.artifact.input):
-        return random.integers(0, 256, shape, np.uint8)
-    return random.integers(-8192, 8192, shape, np.int16)
-
-
-def _golden(device: Device, samples: np.ndarray) -> str:
-    """What the engine makes of some samples."""
-    engine = Engine(device.artifact)
-    frames = engine.integers(samples)
-    if len(frames) != device.frames:
-        raise UserError(f"golden vectors: received {len(frames)} frames; expected {device.frames} for each input.")
-    outputs, checksums = [], []
-    for number in range(frames.shape[1]):
-        membranes = engine.artifact.membranes(1)
-        outputs.append(engine.run(frames[:, number : number + 1], engine.time_steps, membranes)[0])
-        checksums.append(_checksum(membranes))
-    inputs = frames
-    if takes_bytes(device.artifact.input):
-        if samples.dtype != np.uint8:
-            raise UserError(f"golden vectors: received {samples.dtype}; expected bytes, which this network takes.")
-        inputs = np.moveaxis(samples.reshape(-1, *samples.shape[-4:]), 2, -1)
-    return _c_text.golden(np.swapaxes(inputs, 0, 1), outputs, checksums)
