@@ -76,6 +76,7 @@ function show(t) {
   }
   const best = shares[t].indexOf(Math.max(...shares[t]));
   find("answer").textContent = model.classes[best];
+  find("answer").className = model.classes[best].length > 12 ? "long" : "";
   find("share").textContent = percent(shares[t][best]);
   find("rates").textContent = `${percent(rateOf(steps[t].spikes))} of all neurons fire at time step ${t + 1}.`;
 }

@@ -93,8 +93,8 @@ class Raster {
   constructor(layer, timeSteps, place) {
     const [channels, height, width] = layer.shape;
     this.layer = layer;
-    /* About twice as wide as high, in full rows if that can be. */
-    const across = Math.sqrt((2 * channels * (height + 1)) / (width + 1));
+    /* Somewhat wider than high, in full rows if that can be. */
+    const across = Math.sqrt((1.6 * channels * (height + 1)) / (width + 1));
     const full = Array.from({ length: channels }, (_, i) => i + 1).filter(
       (n) => channels % n === 0 && n > across / 1.6 && n < across * 1.6,
     );
@@ -106,7 +106,8 @@ class Raster {
     const head = element("figcaption", {}, element("b", { textContent: layer.name }), this.rate);
     const shape = element("span", { className: "note", textContent: layer.shape.join(" × ") });
     const bars = element("span", { className: "rates", ariaHidden: "true" }, ...this.bars);
-    place.append(element("figure", {}, head, this.canvas, element("p", {}, shape, bars)));
+    const className = this.columns * (width + 1) > 260 ? "dense" : "";
+    place.append(element("figure", { className }, head, this.canvas, element("p", {}, shape, bars)));
   }
 
   /* `steps` holds the spikes of each time step; none at all is an empty picture. */
