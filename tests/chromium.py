@@ -12,6 +12,11 @@ from typing import Any
 
 PROGRAM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None)
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
+_MICROPHONE = (
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
+    "--autoplay-policy=no-user-gesture-required",
+)
 
 
 class Chromium:
@@ -21,12 +26,21 @@ class Chromium:
         width: Of the window, in the units of CSS.
         height: Likewise.
         phone: Whether it is a phone, which is touched.
+        microphone: A wav that its microphone hears, again and again.
         features: What the page's style may ask for, such as `prefers-color-scheme="dark"`.
     """
 
-    def __init__(self, width: int = 1280, height: int = 900, phone: bool = False, **features: str) -> None:
+    def __init__(
+        self,
+        width: int = 1280,
+        height: int = 900,
+        phone: bool = False,
+        microphone: Path | None = None,
+        **features: str,
+    ) -> None:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         requests, answers = os.pipe(), os.pipe()
+        heard = (*_MICROPHONE, f"--use-file-for-fake-audio-capture={microphone}") if microphone else ()
 
         def connect() -> None:
             """In the child: descriptors 3 and 4, by way of others that these do not close."""
@@ -35,7 +49,7 @@ class Chromium:
             os.dup2(ends[1], 4)
 
         self._process = subprocess.Popen(
-            [PROGRAM or "", *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"],
+            [PROGRAM or "", *_FLAGS, *heard, f"--user-data-dir={self._profile.name}", "about:blank"],
             preexec_fn=connect,
             close_fds=False,
             stdout=subprocess.DEVNULL,

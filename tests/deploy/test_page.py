@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from chromium import PROGRAM, Chromium
 from drawn_digits import DIGITS
 from PIL import Image
-from random_networks import NETWORKS
+from random_networks import NETWORKS, of_sounds
 
 import bsnn
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine import Engine
+from bsnn.deploy.files import read_input
 from bsnn.deploy.formats.wasm import export_wasm
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
@@ -43,6 +45,15 @@ def browser(request: pytest.FixtureRequest, digits: Path) -> Any:
 
 def text(browser: Chromium, name: str) -> str:
     return browser.evaluate(f"find('{name}').textContent")
+
+
+def drop(browser: Chromium, content: bytes, name: str) -> None:
+    """Drops a file onto the pad."""
+    browser.evaluate(
+        f"(() => {{ const data = new DataTransfer(), bytes = bytesOf('{base64.b64encode(content).decode()}'); "
+        f"data.items.add(new File([bytes], '{name}')); find('pad').dispatchEvent(new DragEvent('drop', "
+        "{dataTransfer: data, bubbles: true, cancelable: true})); })()"
+    )
 
 
 def test_the_golden_vectors_match_and_nothing_is_requested(browser: Chromium, digits: Path) -> None:
@@ -107,22 +118,46 @@ def test_a_dropped_picture_gives_the_engine_s_outputs(tmp_path: Path) -> None:
     export_wasm(artifact, tmp_path / "page.html")
     pixels, file = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8), io.BytesIO()
     Image.fromarray(pixels).save(file, "png")
-    content = base64.b64encode(file.getvalue()).decode()
     with Chromium(prefers_reduced_motion="reduce") as browser:
         browser.open(tmp_path / "page.html")
         assert text(browser, "name") == evil
         assert text(browser, "input-title") == "Drop a picture"
-        drop = "const data = new DataTransfer(); data.items.add(file); find('pad').dispatchEvent(new DragEvent('drop', "
-        drop += "{dataTransfer: data, bubbles: true, cancelable: true}));"
-        browser.evaluate(f"(() => {{ const file = new File(['no picture'], 'a.txt'); {drop} }})()")
+        drop(browser, b"no picture", "a.txt")
         browser.wait("find('hint').textContent.includes('“a.txt” is no picture')")
-        browser.evaluate(f"(() => {{ const file = new File([bytesOf('{content}')], 'a.png'); {drop} }})()")
+        drop(browser, file.getvalue(), "a.png")
         browser.wait("steps.length === 3")
         found = browser.evaluate("steps.at(-1).outputs")
         assert browser.evaluate("document.querySelectorAll('img').length") == 0
         assert browser.evaluate("[...document.querySelectorAll('.class')].map((e) => e.textContent)")[1] == evil
         assert browser.messages == []
     assert found == Engine(artifact).outputs(np.moveaxis(pixels, -1, 0))[0].tolist()
+
+
+def test_a_sound_is_heard_and_read(tmp_path: Path) -> None:
+    artifact, time = of_sounds(4), np.arange(16_000) / 16_000
+    export_wasm(artifact, tmp_path / "page.html")
+    tone = np.rint(9000 * np.sin(2 * np.pi * 700 * time) * np.sin(np.pi * time) ** 4).astype(np.int16)
+    soundfile.write(tmp_path / "sound.wav", tone, 16_000)
+    soundfile.write(tmp_path / "microphone.wav", np.repeat(tone, 3), 48_000)
+    expected = Engine(artifact).integers(read_input(tmp_path / "sound.wav", artifact.input, 1)).ravel()
+    with Chromium(microphone=tmp_path / "microphone.wav", prefers_reduced_motion="reduce") as browser:
+        browser.open(tmp_path / "page.html")
+        drop(browser, (tmp_path / "sound.wav").read_bytes(), "sound.wav")
+        browser.wait("steps.length === 3")
+        read = np.array(browser.evaluate("Array.from(given.frame)"))
+        assert np.abs(read - expected).max() <= 1
+        outputs = Engine(artifact).outputs(read.astype(np.int16).reshape(1, 1, 32, 32))[0].tolist()
+        assert browser.evaluate("steps.at(-1).outputs") == outputs
+        # The microphone's tone is resampled, and its second begins anywhere: the same bands are loud.
+        loud = set(np.argsort(expected.reshape(32, 32).max(1))[-2:])
+        for button, ended in ("record", "!microphone && steps.length"), ("listen", "microphone && steps.length"):
+            browser.evaluate(f"clear(); find('{button}').click()")
+            browser.wait(ended)
+            heard = np.array(browser.evaluate("Array.from(given.frame)")).reshape(32, 32)
+            assert set(np.argsort(heard.max(1))[-2:]) == loud
+        browser.evaluate("find('listen').click()")
+        assert browser.evaluate("microphone") is None
+        assert browser.messages == []
 
 
 def test_a_wrong_network_takes_no_input(digits: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -10,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from drawn_digits import DIGITS
 from PIL import Image
-from random_networks import NETWORKS
+from random_networks import NETWORKS, of_sounds
 
 import bsnn
 from bsnn.deploy.codec import read
@@ -166,6 +168,25 @@ def test_a_picture_becomes_what_predict_makes_of_it(margin: float, channels: int
     np.testing.assert_allclose(tall, last, atol=1, rtol=0)
 
 
+@needs_node
+def test_a_sound_becomes_what_predict_makes_of_it(tmp_path: Path) -> None:
+    artifact, random = of_sounds(4), np.random.default_rng(2)
+    export_wasm(artifact, tmp_path / "page.html")
+    calls, expected = [], []
+    for length, loudness in (16_000, 8000), (9000, 300), (20_001, 3), (16_000, 0):
+        tones = np.sin(np.arange(length) * random.uniform(0.01, 2, (3, 1))).sum(0) * np.linspace(0, 1, length) ** 3
+        sound = np.rint(loudness * (tones + 0.1 * random.standard_normal(length))).astype(np.int16)
+        soundfile.write(tmp_path / "sound.wav", sound, 16_000)
+        expected.append(Engine(artifact).integers(read_input(tmp_path / "sound.wav", artifact.input, 1)))
+        calls.append({"what": "sound", "samples": packed(sound)})
+    found = np.array(ask(tmp_path / "page.html", calls))
+    difference = np.abs(found - np.array(expected).reshape(found.shape))
+    assert difference.max() <= 1
+    assert difference.sum() <= 2  # of 4096
+    assert len(np.unique(found[0])) > 500
+    assert set(found[3]) == {-2 * 2**14}  # silence
+
+
 def test_the_page_needs_nothing_else(digits: Path) -> None:
     text = digits.read_text()
     assert "default-src 'none'" in text
@@ -186,7 +207,8 @@ def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "event"}, "takes samples of kind event"),
+        ({"kind": "event"}, "takes events, and a page has no camera"),
+        ({"kind": "sound"}, "takes sounds of shape (1, 8, 8)"),
         ({"divisor": 1.0}, "does not say how to normalize"),
         ({"shape": (2, 8, 8)}, "takes 2 channels"),
     ],
@@ -195,7 +217,7 @@ def test_networks_without_an_input_for_a_page(changes: dict[str, Any], message: 
     artifact = read(bsnn.zoo.path("digits"))
     spec = replace(artifact.input, **changes)
     object.__setattr__(artifact, "input", spec)
-    with pytest.raises(bsnn.UserError, match=message):
+    with pytest.raises(bsnn.UserError, match=re.escape(message)):
         export_wasm(artifact, tmp_path / "page.html")
 
 

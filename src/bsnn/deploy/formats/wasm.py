@@ -1,4 +1,4 @@
-"""A deployed network as one HTML file: draw or drop something, and see spikes and scores at every time step.
+"""A deployed network as one HTML file: draw, drop or say something, and see spikes and scores at every time step.
 
 The page holds the engine's own C as WebAssembly, with the tables and weights of the network as its memory. It needs no
 network access, and its policy forbids it. On loading it checks golden vectors.
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bsnn.atomic import write_file
+from bsnn.data import audio
 from bsnn.deploy.engine.webassembly import engine_wasm
 from bsnn.deploy.footprint import takes_bytes
 from bsnn.deploy.formats._golden import Golden, golden_vectors
@@ -25,8 +26,8 @@ from bsnn.deploy.schema import Artifact
 from bsnn.errors import UserError
 
 _PAGE = Path(__file__).with_name("page")
-_LIBRARY = ("network.js", "drawing.js", "picture.js")
-_PROGRAM = ("view.js", "app.js")
+_LIBRARY = ("network.js", "drawing.js", "picture.js", "sound.js")
+_PROGRAM = ("view.js", "pad.js", "speech.js", "app.js")
 
 
 def export_wasm(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -> dict[str, Any]:
@@ -69,9 +70,10 @@ def _page(artifact: Artifact, golden: Golden, real: bool) -> str:
         "divisor": spec.divisor,
         "margin": spec.decode.get("margin", 1.0),
         "drawing": _drawing(artifact) if spec.kind == "image" and spec.shape[0] == 1 else None,
+        "sound": _sound(artifact) if spec.kind == "sound" else None,
         "layers": [{"name": artifact.layers[i].name, "shape": artifact.values[i + 1].shape} for i in artifact.lifs],
         "weight_bytes": artifact.weight_bytes,
-        "memory": {**asdict(memory), "base": BASE, "image": None},
+        "memory": {name: place for name, place in asdict(memory).items() if name != "image"} | {"base": BASE},
         "golden": {
             "inputs": _base64(golden.inputs.astype(golden.inputs.dtype.newbyteorder("<")).tobytes()),
             "outputs": golden.outputs.tolist(),
@@ -84,8 +86,9 @@ def _page(artifact: Artifact, golden: Golden, real: bool) -> str:
     style, library, program = (_joined(*names) for names in (("page.css",), _LIBRARY, _PROGRAM))
     return Template(_joined("page.html")).substitute(
         title=escape(f"{artifact.name}: a binary spiking network"),
-        policy=f"default-src 'none'; style-src {_hash(style)}; img-src data:; "
-        f"script-src {_hash(library)} {_hash(program)} 'wasm-unsafe-eval'",
+        policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(library)} "
+        # What hears the microphone is a script of its own, made by the page.
+        f"{_hash(program)} 'wasm-unsafe-eval'" + (" data:" if spec.kind == "sound" else ""),
         style=style,
         library=library,
         program=program,
@@ -96,10 +99,16 @@ def _page(artifact: Artifact, golden: Golden, real: bool) -> str:
 
 def _check_input(artifact: Artifact) -> None:
     spec, name = artifact.input, artifact.name
-    if spec.kind != "image":
-        raise UserError(
-            f"{name}: takes samples of kind {spec.kind}; a page has input for pictures only. Use --format c."
-        )
+    if spec.kind == "event":
+        raise UserError(f"{name}: takes events, and a page has no camera for them. Use --format c.")
+    if spec.kind == "sound":
+        expected = 1, audio.NUM_MELS, 1 + audio.NUM_SAMPLES // audio.HOP
+        if spec.shape != expected or spec.divisor != 1:
+            raise UserError(
+                f"{name}: takes sounds of shape {spec.shape}, divided by {spec.divisor:g}; a page makes spectrograms "
+                f"of {expected} between 0 and 1. Use --format c."
+            )
+        return
     if spec.shape[0] not in (1, 3):
         raise UserError(f"{name}: takes {spec.shape[0]} channels, which no picture has. Use --format c.")
     if not takes_bytes(spec):
@@ -122,6 +131,26 @@ def _drawing(artifact: Artifact) -> dict[str, Any]:
         return {"box": (1.0, 20 / 32), "stretch": 2, "upright": True, "pen": 0, "ink": spec.mean[0], "dark": dark}
     pen = 2.4 / 28 * min(spec.shape[1:])
     return {"box": (20 / 28, 20 / 28), "stretch": 1, "balanced": True, "pen": pen, "dark": dark}
+
+
+def _sound(artifact: Artifact) -> dict[str, Any]:
+    """What the page needs to make the spectrogram of `bsnn.data.audio`."""
+    spec, bands = artifact.input, []
+    for weights in audio.mel_filters():
+        (inside,) = np.nonzero(weights)
+        bands.append({"first": int(inside[0]), "weights": weights[inside[0] : inside[-1] + 1].tolist()})
+    return {
+        "rate": audio.SAMPLE_RATE,
+        "samples": audio.NUM_SAMPLES,
+        "window": audio.NUM_FFT,
+        "hop": audio.HOP,
+        "range": audio.RANGE_DB,
+        "silence": audio.SILENCE,
+        "bands": bands,
+        "mean": spec.mean[0],
+        "std": spec.std[0],
+        "fraction_bits": spec.fraction_bits,
+    }
 
 
 def _joined(*names: str) -> str:

@@ -26,11 +26,16 @@ function paint(canvas, height, width, color) {
   context.putImageData(image, 0, 0);
 }
 
-function paintFrame(canvas, frame, model) {
-  const [channels, height, width] = model.shape;
+/* An image in its colors, or a spectrogram in those of the page, with low bands below. */
+function paintFrame(canvas, frame, { shape: [channels, height, width], divisor, sound }) {
+  const [on, off] = [colorOf("--spike"), colorOf("--still")];
   paint(canvas, height, width, (y, x) => {
-    const levels = Array.from({ length: 3 }, (_, c) => frame[(y * width + x) * channels + Math.min(c, channels - 1)]);
-    return [...levels.map((level) => (255 * level) / model.divisor), 255];
+    if (sound) {
+      const level = (frame[(height - 1 - y) * width + x] / 2 ** sound.fraction_bits) * sound.std + sound.mean;
+      return [...on.map((color, c) => level * color + (1 - level) * off[c]), 255];
+    }
+    const levels = [0, 1, 2].map((c) => frame[(y * width + x) * channels + Math.min(c, channels - 1)]);
+    return [...levels.map((level) => (255 * level) / divisor), 255];
   });
 }
 
@@ -90,9 +95,10 @@ class Scores {
 
 /* The spikes of a layer: a tile for each channel, a dot for each neuron. */
 class Raster {
-  constructor(layer, timeSteps, place) {
+  constructor(layer, model, place) {
     const [channels, height, width] = layer.shape;
     this.layer = layer;
+    this.upwards = model.kind === "sound"; /* low bands lie below */
     /* Somewhat wider than high, in full rows if that can be. */
     const across = Math.sqrt((1.6 * channels * (height + 1)) / (width + 1));
     const full = Array.from({ length: channels }, (_, i) => i + 1).filter(
@@ -102,7 +108,7 @@ class Raster {
       full.sort((a, b) => Math.abs(Math.log(a / across)) - Math.abs(Math.log(b / across)))[0] ?? Math.ceil(across);
     this.canvas = element("canvas", { role: "img" });
     this.rate = element("span", { className: "number" });
-    this.bars = Array.from({ length: timeSteps }, () => element("i", {}));
+    this.bars = Array.from({ length: model.time_steps }, () => element("i", {}));
     const head = element("figcaption", {}, element("b", { textContent: layer.name }), this.rate);
     const shape = element("span", { className: "note", textContent: layer.shape.join(" × ") });
     const bars = element("span", { className: "rates", ariaHidden: "true" }, ...this.bars);
@@ -120,7 +126,8 @@ class Raster {
       const channel = Math.floor(y / (height + 1)) * this.columns + Math.floor(x / (width + 1));
       const [row, column] = [y % (height + 1), x % (width + 1)];
       if (row === height || column === width || channel >= channels) return [0, 0, 0, 0];
-      return [...(spikes[(row * width + column) * channels + channel] ? on : off), 255];
+      const from = this.upwards ? height - 1 - row : row;
+      return [...(spikes[(from * width + column) * channels + channel] ? on : off), 255];
     });
     const rates = steps.map((step) => rateOf([step]));
     this.rate.textContent = steps.length ? percent(rates[t]) : "";
