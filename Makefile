@@ -12,7 +12,7 @@ CIFAR10 ?=
 SPEECH_COMMANDS ?=
 TARGETS := table1 figure4 figure3 gradients regret table3 table4 ablation table5 figure5 table2
 
-.PHONY: demo test triton docs reproduce $(TARGETS:%=reproduce-%) format clean
+.PHONY: demo test triton wasm docs reproduce $(TARGETS:%=reproduce-%) format clean
 
 demo: $(READY)
 	$(BIN)/bsnn demo
@@ -29,6 +29,11 @@ test: $(READY)
 triton: $(READY)
 	$(INSTALL) triton==3.9.0
 	TRITON_INTERPRET=1 $(BIN)/pytest tests/gpu tests/kernels/test_launches.py
+
+# The engine for browsers, which ships compiled; to be made again when the C of inference has changed. The compiler takes 440 MB.
+wasm: $(READY)
+	$(INSTALL) ziglang==0.17.0
+	$(BIN)/python -m bsnn.deploy.engine.webassembly
 
 # The documentation as a site. Its packages are installed for this target alone; it needs no torch, as sources are only read.
 docs: $(DOCS_READY)

@@ -1,6 +1,7 @@
 """Random deployed networks: every op, odd sizes, strides, gaps and groups."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -145,6 +146,13 @@ def averaged(seed):
     net = Builder(seed, (2, 5, 6))
     stream = net.synapse(0, 9, weights="int16", shift=14, multiplier=2**9)
     return net.head(net.lif(net.average_pool(stream, 3, 1, 1), threshold=2**11))
+
+
+def of_sounds(seed):
+    """Spectrograms of one second, normalized."""
+    net = Builder(seed, (1, 32, 32))
+    net.input = replace(net.input, kind="sound", fraction_bits=14, mean=(0.5,), std=(0.25,))
+    return net.head(net.lif(net.synapse(0, 8, stride=4, weights="int16", shift=14, multiplier=2**6)))
 
 
 NETWORKS = {

@@ -69,7 +69,11 @@ def test_the_wheel_runs_with_numpy_alone(wheel: Path, tmp_path: Path) -> None:
             (site / name).symlink_to(installed / name)
     digits = bsnn.data.digits("test")
     np.save(tmp_path / "images.npy", digits.samples[:5])
-    for command, key in (["predict", "digits", "images.npy"], "predictions"), (["inspect", "digits"], "layers"):
+    for command, key in (
+        (["predict", "digits", "images.npy"], "predictions"),
+        (["inspect", "digits"], "layers"),
+        (["export", "digits", "--format", "wasm"], "golden_vectors"),
+    ):
         done = subprocess.run(
             [sys.executable, "-S", "-m", "bsnn", *command, "--json"],  # without the packages that are installed here
             cwd=tmp_path,

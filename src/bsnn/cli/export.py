@@ -1,4 +1,4 @@
-"""`bsnn export`: a trained network as a model file, or as C99."""
+"""`bsnn export`: a trained network as a model file, as C99, or as a page for a browser."""
 
 import argparse
 from pathlib import Path
@@ -11,23 +11,35 @@ from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.zoo.cards import find, names
 
+_SHOWN = 8
+"""Samples of a page, which are its golden vectors too."""
+
 
 def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "export", run, text)
     parser.add_argument(
-        "path", metavar="RUN|MODEL", help="a run directory, or the name of a shipped model; for C also a model file"
+        "path",
+        metavar="RUN|MODEL",
+        help="a run directory, or the name of a shipped model; for C and for a page also a model file",
     )
     parser.add_argument(
-        "--format", choices=("bsnn", "c"), default="bsnn", help="model file (default), or a folder of C99"
+        "--format",
+        choices=("bsnn", *_FORMATS),
+        default="bsnn",
+        help="model file (default), a folder of C99, or one HTML file that runs the network as WebAssembly",
     )
     parser.add_argument(
-        "--out", metavar="PATH", help="where to write (RUN/model.bsnn or MODEL.bsnn; for C a folder, RUN/c or MODEL-c)"
+        "--out",
+        metavar="PATH",
+        help="where to write (RUN/model.bsnn or MODEL.bsnn; for C a folder, RUN/c or MODEL-c; for a page "
+        "RUN/page.html or MODEL.html)",
     )
     parser.add_argument(
         "--data",
         metavar="DIR",
-        help="where the data is (by default where it was in training); for C, the source of the golden vectors",
+        help="where the data is (by default where it was in training); for C and for a page, the source of the golden "
+        "vectors",
     )
     add_checkpoint(parser)
     parser.add_argument(
@@ -36,19 +48,19 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> Result:
-    """Write a trained network as a model file that runs without torch, or as C99 for a microcontroller."""
+    """Write a trained network as a model file, as C99 for a microcontroller, or as a page for a browser."""
     path = find(options.path)
-    if options.format == "c":
+    if options.format in _FORMATS:
         refuse_checkpoint(options)
-        out = Path(options.out or (path / "c" if path.is_dir() else f"{Path(options.path).with_suffix('')}-c"))
-        check_writable(out / "model.c", making_folders=True)
-        engine = open_model(options.path)
-        samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, 4) if options.data else None
-        return need("bsnn.deploy.formats.c").export_c(engine.artifact, out, samples)
+        if options.compare:
+            raise UserError(f"--compare: received --format {options.format}; expected the format bsnn.")
+        return _FORMATS[options.format](options, path)
     if options.path in names():
         return _copy_shipped(options, path)
     if path.is_file():
-        raise UserError(f"{path}: received a file; expected a run directory (or, for a model file, --format c).")
+        raise UserError(
+            f"{path}: received a file; expected a run directory (or, for a model file, --format c or wasm)."
+        )
     out = Path(options.out or path / "model.bsnn")
     if options.out or path.is_dir():
         check_writable(out)
@@ -56,6 +68,37 @@ def run(options: argparse.Namespace) -> Result:
     return need("bsnn.cli._runs").export_run(
         path, out, compare=compare, data=options.data, checkpoint=options.checkpoint
     )
+
+
+def _export_c(options: argparse.Namespace, path: Path) -> Result:
+    out = Path(options.out or (path / "c" if path.is_dir() else f"{Path(options.path).with_suffix('')}-c"))
+    check_writable(out / "model.c", making_folders=True)
+    engine = open_model(options.path)
+    samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, 4) if options.data else None
+    return need("bsnn.deploy.formats.c").export_c(engine.artifact, out, samples)
+
+
+def _export_page(options: argparse.Namespace, path: Path) -> Result:
+    out = Path(options.out or (path / "page.html" if path.is_dir() else f"{Path(options.path).with_suffix('')}.html"))
+    _refuse_present(options, out)
+    engine = open_model(options.path)
+    samples = None
+    if options.data:
+        samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, _SHOWN)
+    elif (engine.artifact.name, engine.artifact.input.shape) == ("digits", (1, 8, 8)):  # which come with the package
+        samples = need("bsnn.data.bundled").digits("test").samples[:_SHOWN]
+    return need("bsnn.deploy.formats.wasm").export_wasm(engine.artifact, out, samples)
+
+
+_FORMATS = {"c": _export_c, "wasm": _export_page}
+"""Those that are made of a model file."""
+
+
+def _refuse_present(options: argparse.Namespace, out: Path) -> None:
+    """Refuses to write over a file whose name the user has not given."""
+    if out.exists() and not options.out:
+        raise UserError(f"{out} is there already; expected a free name. To replace it, give --out {out}.")
+    check_writable(out)
 
 
 def _copy_shipped(options: argparse.Namespace, path: Path) -> Result:
@@ -67,9 +110,7 @@ def _copy_shipped(options: argparse.Namespace, path: Path) -> Result:
             f"which holds the network to compare with. Its accuracy: bsnn evaluate {options.path} --data DIR."
         )
     out = Path(options.out or path.name)
-    if out.exists() and not options.out:
-        raise UserError(f"{out} is there already; expected a free name. To replace it, give --out {out}.")
-    check_writable(out)
+    _refuse_present(options, out)
     content = path.read_bytes()
     write_file(out, content)
     return {"path": str(out), "bytes": len(content)}
@@ -78,6 +119,10 @@ def _copy_shipped(options: argparse.Namespace, path: Path) -> Result:
 def text(result: Result) -> str:
     """Words the result."""
     lines = [f"{result['path']}: {result['bytes']:,} bytes"]
+    if "golden_vectors" in result:
+        lines.append(
+            f"  open it in a browser; it checks {result['golden_vectors']} golden vectors and needs no network access"
+        )
     if "samples" in result:
         worst = max(result["spikes_changed"].values(), default=0.0)
         lines.append(

@@ -27,7 +27,7 @@ HOP = 512
 NUM_MELS = 32
 RANGE_DB = 80.0
 # Below this power a clip is silence, not a quiet sound.
-_SILENCE = 1e-10
+SILENCE = 1e-10
 _MAX_SECONDS = 3600
 
 
@@ -113,7 +113,7 @@ def spectrogram(samples: np.ndarray) -> np.ndarray:
     """
     power = mel_power(samples)
     loudest = power.max()
-    if loudest < _SILENCE:
+    if loudest < SILENCE:
         return np.zeros(power.shape, np.float32)
     decibels = 10 * np.log10(np.maximum(power / loudest, 10 ** (-RANGE_DB / 10)))
     return (decibels / RANGE_DB + 1).astype(np.float32)

@@ -10,8 +10,8 @@ from bsnn.deploy.engine import tables
 from bsnn.deploy.engine.layout import Layout, lay_out
 from bsnn.deploy.engine.scratch import Target
 from bsnn.deploy.engine.tables import OpTable, TaskTable, ValueTable, contents
-from bsnn.deploy.engine.weights import Weights, counts, weights
-from bsnn.deploy.schema import Artifact, InputSpec, Scale, Synapse
+from bsnn.deploy.engine.weights import Weights, all_weights, counts
+from bsnn.deploy.schema import Artifact, InputSpec, Synapse
 
 _WORD_BITS = 32
 _WORD_BYTES = 4
@@ -148,11 +148,7 @@ class Device:
 
 def on_device(artifact: Artifact) -> Device:
     """Lays out a network for a device: all time steps of a row at once, unless one step after another takes less."""
-    numbers = {
-        i: weights(layer, artifact.values[layer.inputs[0]], small=True)
-        for i, layer in enumerate(artifact.layers)
-        if isinstance(layer, Synapse | Scale)
-    }
+    numbers = all_weights(artifact, small=True)
     target, still = _target(artifact, numbers), artifact.input.kind != "event"
     at_once = Device(artifact, target, lay_out(artifact, still, artifact.time_steps, target, True), False, numbers)
     by_steps = Device(artifact, target, lay_out(artifact, still, 1, target), True, numbers)

@@ -14,8 +14,8 @@ import numpy as np
 from bsnn.deploy.engine.layout import MAX_CHUNK, Layout, lay_out
 from bsnn.deploy.engine.plain import Arrays
 from bsnn.deploy.engine.tables import CallTable, ModelTable, OpTable, TaskTable, ValueTable
-from bsnn.deploy.engine.weights import weights, zeros_aligned
-from bsnn.deploy.schema import Artifact, Scale, Synapse
+from bsnn.deploy.engine.weights import all_weights, zeros_aligned
+from bsnn.deploy.schema import Artifact
 from bsnn.errors import UserError
 from bsnn.kernels.libraries import Level, Threads, load_libraries
 
@@ -53,11 +53,7 @@ class Native:
         self.library: Level = library or list(found)[-1]
         self._run = found[self.library].bsnn_run
         self._run.argtypes, self._run.restype = [ctypes.c_void_p, ctypes.c_int32], None
-        self._weights = {
-            i: weights(layer, artifact.values[layer.inputs[0]])
-            for i, layer in enumerate(artifact.layers)
-            if isinstance(layer, Synapse | Scale)
-        }
+        self._weights = all_weights(artifact)
         self._models: dict[tuple[bool, int], tuple[Layout, ModelTable, Any]] = {}
         self._workspace = zeros_aligned(0)
         self._threads = Threads(threads)

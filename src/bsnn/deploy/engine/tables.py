@@ -41,7 +41,7 @@ class TaskTable(ctypes.Structure):
     _fields_ = _fields(ctypes.c_uint16, "op ops first last")
 
 
-def contents(table: ValueTable | OpTable | TaskTable) -> dict[str, int | list[int]]:
+def contents(table: ctypes.Structure) -> dict[str, int | list[int]]:
     """The fields of a table by name: numbers, or lists of them; a null pointer is 0.
 
     Example:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bsnn.deploy.schema import LARGEST, Scale, Synapse, Value
+from bsnn.deploy.schema import LARGEST, Artifact, Scale, Synapse, Value
 from bsnn.errors import UserError
 
 ALIGNMENT = 64
@@ -53,6 +53,15 @@ def weights(layer: Synapse | Scale, value: Value, small: bool = False) -> Weight
     product = largest * _magnitude(multiplier) + (1 << layer.shift >> 1)
     wide = product >= 2**31 or (product >> layer.shift) + 1 + _magnitude(offset) > LARGEST
     return Weights(padded, rows.shape[1], multiplier, offset, wide)
+
+
+def all_weights(artifact: Artifact, small: bool = False) -> dict[int, Weights]:
+    """What the C reads of each layer that has numbers of its own, by the layer's place; see `weights`."""
+    return {
+        i: weights(layer, artifact.values[layer.inputs[0]], small)
+        for i, layer in enumerate(artifact.layers)
+        if isinstance(layer, Synapse | Scale)
+    }
 
 
 def zeros_aligned(size: int) -> np.ndarray:

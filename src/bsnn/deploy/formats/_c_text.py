@@ -237,7 +237,7 @@ const int32_t *bsnn_membranes(void)
 """
 
 
-def golden(inputs: np.ndarray, outputs: Sequence[np.ndarray], checksums: Sequence[int]) -> str:
+def golden(inputs: np.ndarray, outputs: np.ndarray, checksums: Sequence[int]) -> str:
     """golden.h, from inputs `[N, frames, H, W, C]`, outputs, and checksums of the membranes."""
     texts = ",\n".join("{" + ", ".join(f"INT64_C({int(x)})" for x in row) + "}" for row in outputs)
     numbered = ",\n".join("{" + numbers(one.ravel()) + "}" for one in inputs)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.tables import DENSE, OpTable, TaskTable, ValueTable, contents
 from bsnn.deploy.footprint import Device, of_byte, on_device, takes_bytes
 from bsnn.deploy.formats import _c_text
+from bsnn.deploy.formats._golden import golden_vectors
 from bsnn.deploy.schema import Artifact
 from bsnn.errors import UserError
 
@@ -22,7 +22,6 @@ _SHARED = Path(__file__).parents[2] / "csrc"
 _CORTEX_M = Path(__file__).with_name("cortex_m")
 _ARDUINO = Path(__file__).with_name("arduino")
 _HEADERS = ("count.h", "count_width.h", "words.h")
-_GOLDEN = 4
 _POINTERS = ("weight", "multiplier", "offset")
 
 
@@ -49,7 +48,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "model.c": _c_text.source(device, *_tables(device)),
         "stream.c": _c_text.stream(device),
     }
-    golden = _golden(device, samples)
+    golden = _c_text.golden(*golden_vectors(artifact, samples))
     files = {
         **library,
         "golden.h": golden,
@@ -124,38 +123,3 @@ def _fields(table: OpTable | ValueTable | TaskTable) -> dict[str, str]:
         name: "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
         for name, value in contents(table).items()
     }
-
-
-def _checksum(membranes: list[np.ndarray]) -> int:
-    """FNV-1a over 32-bit words, as main.c computes it."""
-    total = 2166136261
-    for word in np.concatenate([m.ravel() for m in membranes]).view(np.uint32).tolist() if membranes else []:
-        total = ((total ^ word) * 16777619) & 0xFFFFFFFF
-    return total
-
-
-def _random(device: Device) -> np.ndarray:
-    shape, random = (device.frames, _GOLDEN, *device.artifact.input.shape), np.random.default_rng(0)
-    if takes_bytes(device.artifact.input):
-        return random.integers(0, min(255, int(device.artifact.input.largest)) + 1, shape, np.uint8)
-    return random.integers(-8192, 8192, shape, np.int16)
-
-
-def _golden(device: Device, given: np.ndarray | None) -> str:
-    """What the engine makes of some samples."""
-    engine, samples = Engine(device.artifact), _random(device) if given is None else given
-    # Random ones are the network's own integers, unless it takes bytes.
-    frames = engine.integers(samples, normalized=given is None and not takes_bytes(device.artifact.input))
-    if len(frames) != device.frames:
-        raise UserError(f"golden vectors: received {len(frames)} frames; expected {device.frames} for each input.")
-    outputs, checksums = [], []
-    for number in range(frames.shape[1]):
-        membranes = engine.artifact.membranes(1)
-        outputs.append(engine.run(frames[:, number : number + 1], engine.time_steps, membranes)[0])
-        checksums.append(_checksum(membranes))
-    inputs = frames
-    if takes_bytes(device.artifact.input):
-        if samples.dtype != np.uint8:
-            raise UserError(f"golden vectors: received {samples.dtype}; expected bytes, which this network takes.")
-        inputs = np.moveaxis(samples.reshape(-1, *samples.shape[-4:]), 2, -1)
-    return _c_text.golden(np.swapaxes(inputs, 0, 1), outputs, checksums)
