@@ -2,10 +2,12 @@
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from bsnn.errors import UserError
+from bsnn.extras import need
 
 Result = dict[str, Any]
 """What a command found, ready for JSON."""
@@ -50,6 +52,40 @@ def refuse_checkpoint(options: argparse.Namespace) -> None:
         raise UserError(
             f"--checkpoint: received {options.checkpoint} with {options.path}, a model file; expected a run directory."
         )
+
+
+def add_budget(parser: Any) -> None:
+    """Adds the options that say what a device has."""
+    parser.add_argument(
+        "--ram", type=size, metavar="SIZE", help="RAM for the network, its input and front end, as 64k or 65536"
+    )
+    parser.add_argument("--flash", type=size, metavar="SIZE", help="flash for its constants and code, as 256k")
+    parser.add_argument(
+        "--stream", action="store_true", help="--ram is for a stream, one time step per call, which keeps all membranes"
+    )
+
+
+def budget_of(options: argparse.Namespace) -> Any:
+    """The `Budget` that was given; None without one."""
+    if options.stream and options.ram is None:
+        raise UserError("--stream: received without --ram, which it is about; give --ram too, or leave it out.")
+    if options.ram is None and options.flash is None:
+        return None
+    return need("bsnn.deploy.budget").Budget(options.ram, options.flash, options.stream)
+
+
+def size(text: str) -> int:
+    """Reads a number of bytes; `k` and `KB` are 1,024 of them, `m` and `MB` 1,024².
+
+    Example:
+        >>> size("64k"), size("65536"), size("256KB")
+        (65536, 65536, 262144)
+    """
+    match = re.fullmatch(r"([0-9]{1,12})(?:(k|m)(?:i?b)?)?", text, re.IGNORECASE)
+    found = int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[(match[2] or "").lower()] if match else 0
+    if not found:
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected bytes above 0, such as 65536, 64k or 64KB")
+    return found
 
 
 def count(text: str) -> int:

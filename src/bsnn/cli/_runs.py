@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from bsnn.data.spec import DataSpec
 from bsnn.deploy.export import export
-from bsnn.deploy.lowering import lower
+from bsnn.deploy.lowering import Lowered, lower
 from bsnn.deploy.quantize import input_spec
 from bsnn.errors import UserError
+from bsnn.nn.neuron import Stateful
 from bsnn.train.config import data_of_run
 from bsnn.train.display import report
 from bsnn.train.load import CheckpointName, load_network, samples_for
@@ -23,12 +25,17 @@ class DeploymentNotice:
         """Tries the conversion on the network as it is."""
         # On the CPU, where the conversion computes; it may draw random numbers, which are the training's.
         net = trainer.net if trainer.world.device.type == "cpu" else copy.deepcopy(trainer.net).cpu()
-        spec, time_steps = trainer.spec, trainer.config.time_steps
         try:
             with torch.random.fork_rng(devices=[]):
-                lower(net, input_spec(spec, bounded=True), name=spec.name, classes=spec.classes, time_steps=time_steps)
+                lowered(net, trainer.spec, trainer.config.time_steps)
         except UserError as error:
             report(f"warning: there will be no model.bsnn: {error}")
+
+
+def lowered(net: Stateful, spec: DataSpec, time_steps: int) -> Lowered:
+    """The deployed form of a network for such data."""
+    taken = input_spec(spec, bounded=True)
+    return lower(net, taken, name=spec.name, classes=spec.classes, time_steps=time_steps)
 
 
 def export_run(

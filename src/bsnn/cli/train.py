@@ -5,19 +5,21 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bsnn.cli._parser import Result, add_command, count, integer, real, yes_or_no
+from bsnn.cli._fields import add_fields, given_fields, option, reader, refuse_unused
+from bsnn.cli._parser import Result, add_budget, add_command, budget_of, count, real
 from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
-from bsnn.train.config import Config, choices_of, why_unused, written
-from bsnn.train.effects import PLAN_WORDS
-from bsnn.train.stages import CHANGEABLE, stages_of
+from bsnn.train.config import Config, data_of_run
 
-_USAGE = "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--sweep FIELD=V1,V2,...]"
+_USAGE = (
+    "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--ram SIZE] [--flash SIZE] "
+    "[--sweep FIELD=V1,V2,...]"
+)
 
 
 def add(commands: Any, words: Sequence[str] = ()) -> None:
@@ -50,97 +52,39 @@ def add(commands: Any, words: Sequence[str] = ()) -> None:
         metavar="X",
         help="also save within an epoch after this many minutes (10)",
     )
+    add_budget(parser.add_argument_group("a device: a network that does not fit is refused before it is trained"))
     named = next((word for word in words[1:] if word in RECIPES), None)
-    _add_fields(parser, recipe(named) if named else None)
-
-
-def _add_fields(parser: argparse.ArgumentParser, shown: Config | None) -> None:
-    """Adds an option for each field of a recipe, with type, choices and help from the config itself."""
-    group: Any = parser
-    for field in dataclasses.fields(Config):
-        if field.metadata["heading"]:
-            group = parser.add_argument_group(field.metadata["heading"])
-        read, metavar = _reader(field)
-        default = "" if shown is None else f" ({written(getattr(shown, field.name))})"
-        group.add_argument(
-            _option(field.name),
-            dest=f"field_{field.name}",
-            type=read,
-            help=f"{field.metadata['help']}{default}".replace("%", "%%"),
-            default=argparse.SUPPRESS,
-            choices=choices_of(field) or None,
-            metavar=metavar,
-        )
-    if shown is None:
+    add_fields(parser, recipe(named) if named else None)
+    if named is None:
         parser.epilog = "`bsnn train RECIPE --help` shows the numbers of that recipe."
-
-
-def _reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]:
-    """How to read a field from text, and what stands for its value in the help."""
-    if choices_of(field):
-        return str, None
-    readers: dict[Any, tuple[Callable[[str], Any], str]] = {
-        int: (integer, "N"),
-        float: (real, "X"),
-        bool: (yes_or_no, "yes|no"),
-        str: (str, field.metadata["metavar"]),
-    }
-    if field.name == "stages":
-        return _stages, field.metadata["metavar"]
-    return readers.get(field.type, (_channels, "C1,C2,..."))
-
-
-def _channels(text: str) -> tuple[int | str, ...]:
-    parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    words = PLAN_WORDS.values()
-    if any(part not in words and not (part.isdecimal() and part.isascii() and int(part)) for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"received {text!r}; expected channels, with pool or down between, as 32,64,pool,128"
-        )
-    return tuple(part if part in words else int(part) for part in parts)
-
-
-def _stages(text: str) -> tuple[dict[str, Any], ...]:
-    """Reads the stages of a run, as `epochs=18,time_steps=1; epochs=1,image_size=24`."""
-    fields = {field.name: field for field in dataclasses.fields(Config)}
-    found = []
-    for part in filter(str.strip, text.split(";")):
-        changes: dict[str, Any] = {}
-        for item in part.split(","):
-            name, _, value = (word.strip() for word in item.partition("="))
-            name = name.replace("-", "_")
-            if name not in CHANGEABLE or not value or name in changes:
-                raise argparse.ArgumentTypeError(
-                    f"received {item.strip()!r} in {part.strip()!r}; expected FIELD=VALUE, each field once, with some "
-                    f"of {', '.join(CHANGEABLE)}"
-                )
-            choices = choices_of(fields[name])
-            if choices and value not in choices:
-                raise argparse.ArgumentTypeError(f"received {item.strip()!r}; expected one of {', '.join(choices)}")
-            changes[name] = _reader(fields[name])[0](value)
-        found.append(changes)
-    if text.strip() and not found:  # an empty text leaves the stages of a recipe out
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected stages, such as epochs=18,time_steps=1")
-    return tuple(found)
 
 
 def run(options: argparse.Namespace) -> Result:
     """Train a recipe; every number in it can be set."""
-    given = {key.removeprefix("field_"): value for key, value in vars(options).items() if key.startswith("field_")}
+    given = given_fields(options)
     grid = _grid(options.sweep)
     for name in given.keys() & grid.keys():
-        raise UserError(f"{_option(name)}: --sweep {name} gives its values; expected one of the two. Leave one out.")
+        raise UserError(f"{option(name)}: --sweep {name} gives its values; expected one of the two. Leave one out.")
     config = dataclasses.replace(recipe(options.recipe), **given, **{name: values[0] for name, values in grid.items()})
     points = [point for _, point in need("bsnn.train.sweep").grid_points(config, grid)] if grid else [config]
-    _refuse_unused(points, given)
+    refuse_unused(points, given)
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
     if "LOCAL_RANK" in os.environ and not options.out:
         raise UserError("--out: received none; under torchrun all processes need the same one. Give --out RUN.")
+    budget = budget_of(options)
+    if budget and grid:
+        raise UserError("--sweep: received with --ram or --flash, which are for one run; leave one of them out.")
     default_out = need("bsnn.train.run").default_out
     name = f"{options.recipe}-sweep" if grid else options.recipe
     # A sweep goes on by itself, so its folder is always the same one.
     out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
+    figures = {}
+    if budget:
+        data = options.data or (data_of_run(out) if options.resume else None)
+        config, device = need("bsnn.cli._untrained").fitted(options.recipe, config, budget, data)
+        need("bsnn.train.display").report(f"{budget.told(device)}")
+        figures = {"device": device.figures()}
     shared = {name: getattr(options, name) for name in ("data", "workers", "checkpoint_minutes", "device")}
     shared["callbacks"] = [need("bsnn.cli._runs").DeploymentNotice()]
     before = signal.signal(signal.SIGTERM, _terminated)
@@ -149,36 +93,13 @@ def run(options: argparse.Namespace) -> Result:
             result = need("bsnn.train.sweep").sweep(config, grid, out, **shared)
             finished = [point["run"] for point in result["points"] if "error" not in point]
         else:
-            result = need("bsnn.train.loop").train(config, out, resume=options.resume, **shared)
+            result = need("bsnn.train.loop").train(config, out, resume=options.resume, **shared) | figures
             finished = [result["run"]]
         for path in map(Path, finished):
             _write_model(path)
         return result
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _refuse_unused(configs: Sequence[Config], given: Collection[str]) -> None:
-    """Refuses options that have no effect in any stage of the run, or of any run of a sweep."""
-    stages = [stage.config for config in configs for stage in stages_of(config)[:-1]]
-    for name in given:
-        reasons = [why_unused(config, name) for config in (*configs, *stages)]
-        if all(reasons):
-            raise UserError(
-                f"{_option(name)}: {reasons[0]}, so it would do nothing here. Leave it out, or change that."
-            )
-    if "stages" in given:
-        for stage in stages_of(configs[0])[:-1]:
-            # The size of images is a field of some data sets, and of the stages of all.
-            for name in configs[0].stages[stage.number - 1].keys() - {"image_size"}:
-                if reason := why_unused(stage.config, name):
-                    raise UserError(
-                        f"--stages: {name} in stage {stage.number}: {reason}. Leave it out, or change that."
-                    )
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _write_model(path: Path) -> None:
@@ -223,7 +144,7 @@ def grid_line(text: str) -> tuple[str, list[Any]]:
     found = {field.name: field for field in dataclasses.fields(Config)}.get(name.strip().replace("-", "_"))
     if found is None or not values:
         raise UserError(f"--sweep: received {text!r}; expected FIELD=V1,V2,... with a field of the recipe.")
-    read, _ = _reader(found)
+    read, _ = reader(found)
     try:
         return found.name, [read(value) for value in values.split(";" if ";" in values else ",")]
     except argparse.ArgumentTypeError as error:

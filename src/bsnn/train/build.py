@@ -97,6 +97,11 @@ def load_test_set(config: Config, root: str | None) -> Dataset:
     return _part(config, "test", root)
 
 
+def load_spec(config: Config, root: str | None) -> DataSpec:
+    """What the network of a config must know about its data."""
+    return DataSpec.of(_part(config, "train", root))
+
+
 def _part(config: Config, split: str, root: str | None) -> Dataset:
     return named(config.dataset, split, root, size=config.image_size, time_steps=config.time_steps)
 

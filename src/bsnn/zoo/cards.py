@@ -120,6 +120,19 @@ def describe(card: Card) -> dict[str, str]:
     }
 
 
+def is_model(place: Path) -> bool:
+    """Whether a file or a run, or what is left of one, lies at a place.
+
+    Args:
+        place: Where to look.
+
+    Example:
+        >>> is_model(Path("nowhere"))
+        False
+    """
+    return place.is_file() or any((place / file).exists() for file in _RUN_FILES)
+
+
 def find(model: str | os.PathLike[str]) -> Path:
     """The model file or run directory that a MODEL argument means.
 
@@ -141,7 +154,7 @@ def find(model: str | os.PathLike[str]) -> Path:
     if not isinstance(model, str) or here.name != model:
         return here
     if model in names():
-        if here.is_file() or any((here / file).exists() for file in _RUN_FILES):
+        if is_model(here):
             kind = "file" if here.is_file() else "run"
             raise UserError(
                 f"{model}: is the name of a shipped model, and there is a {kind} of that name here; expected one "

@@ -28,8 +28,8 @@ def golden_vectors(artifact: Artifact, samples: np.ndarray | None) -> Golden:
 
     Args:
         artifact: The network.
-        samples: Raw inputs as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for events; if the network takes
-            bytes, so must they be. By default random ones.
+        samples: Raw inputs, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for events; if the network
+            takes bytes, so must they be. By default random ones.
     """
     engine, expected = Engine(artifact), artifact.time_steps if artifact.input.kind == "event" else 1
     # Random ones are the network's own integers, unless it takes bytes.

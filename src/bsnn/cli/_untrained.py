@@ -1,0 +1,73 @@
+"""The network of a recipe before it is trained: what it will take on a device, and which one fits a budget."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from bsnn.cli._runs import lowered
+from bsnn.data.spec import DataSpec
+from bsnn.deploy.budget import Budget
+from bsnn.deploy.footprint import Device, on_device
+from bsnn.errors import UserError
+from bsnn.train.build import load_spec, network_for
+from bsnn.train.config import Config, why_unused, written
+
+
+class Fitted(NamedTuple):
+    """A config whose network fits a budget, and the network on the device.
+
+    Training changes no shape, so a trained network takes the same bytes.
+    """
+
+    config: Config
+    device: Device
+
+
+def fitted(name: str, config: Config, budget: Budget, data: str | None) -> Fitted:
+    """The network of a recipe, if it fits a budget.
+
+    Args:
+        name: The recipe.
+        config: Its config, with the fields that were given.
+        budget: What the device has.
+        data: Folder of the data, whose classes and shape the network needs.
+
+    Raises:
+        UserError: If the network takes more than there is, or has no deployed form.
+    """
+    spec = load_spec(config, data)
+    device = _device(config, spec)
+    excess = budget.excess(device)
+    if excess:
+        ways = " or ".join(_smaller(config, spec, budget))
+        advice = f"It would fit with {ways}" if ways else "Change --plan, --width and --time-steps together"
+        raise UserError(f"{name}: {'; '.join(excess)}. {advice}.")
+    return Fitted(config, device)
+
+
+def _device(config: Config, spec: DataSpec) -> Device:
+    """What a config's network takes, with weights that have learned nothing."""
+    with torch.random.fork_rng(devices=[]):
+        return on_device(lowered(network_for(config, spec), spec, config.time_steps).artifact)
+
+
+def _smaller(config: Config, spec: DataSpec, budget: Budget) -> Iterator[str]:
+    """Options that make a network fit, each by itself."""
+    tried: dict[str, list[Any]] = {
+        "time_steps": [steps for steps in (8, 6, 4, 3, 2, 1) if steps < config.time_steps],
+        "width": [round(share * config.width, 4) for share in (0.75, 0.5, 0.375, 0.25, 0.125)],
+    }
+    for field, values in tried.items():
+        for changed in (dataclasses.replace(config, **{field: value}) for value in values):
+            if not why_unused(changed, field) and not budget.excess(_device(changed, _spec_of(spec, changed))):
+                yield f"--{field.replace('_', '-')} {written(getattr(changed, field))}"
+                break
+
+
+def _spec_of(spec: DataSpec, config: Config) -> DataSpec:
+    """The spec of the same data with the time steps and the size of another config."""
+    *frames, channels, height, width = spec.shape
+    height, width = (config.image_size or side for side in (height, width))
+    return dataclasses.replace(spec, shape=(*(config.time_steps for _ in frames), channels, height, width))

@@ -1,0 +1,142 @@
+"""What a network takes on a device is told before it is trained, and a budget that it exceeds is refused."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_runs import TINY_OPTIONS
+
+import bsnn
+from bsnn import cli
+from bsnn.cli._parser import size
+from bsnn.data.spec import DataSpec
+from bsnn.deploy.budget import FRONT_END, Budget
+from bsnn.deploy.codec import read
+from bsnn.deploy.footprint import Device, on_device
+
+FIGURES = ("ram_bytes", "flash_bytes", "stream_ram_bytes", "constant_bytes", "scratch_bytes", "value_bytes")
+
+
+def result_of(capsys, *arguments: str) -> dict[str, Any]:
+    assert cli.main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal_of(capsys, *arguments: str) -> str:
+    assert cli.main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_an_untrained_network_takes_what_the_trained_one_takes(capsys) -> None:
+    trained, untrained = result_of(capsys, "inspect", "digits"), result_of(capsys, "inspect", "digits", "--recipe")
+    assert trained["source"] == "shipped model digits (for the recipe of that name: --recipe)"
+    assert untrained["source"].startswith("recipe digits, untrained; on the device 4,704 bytes of RAM and 32,204 of")
+    assert [untrained[key] for key in FIGURES] == [trained[key] for key in FIGURES]
+    for ours, theirs in zip(untrained["layers"], trained["layers"], strict=True):
+        assert [ours[key] for key in ("name", "ram_bytes", "flash_bytes")] == [
+            theirs[key] for key in ("name", "ram_bytes", "flash_bytes")
+        ]
+    assert cli.main(["inspect", "digits", "--recipe"]) == 0
+    assert "operations and energy are given as if all did" in capsys.readouterr().out
+
+
+def test_options_shape_the_network_of_a_recipe(capsys) -> None:
+    found = result_of(capsys, "inspect", "digits", "--plan", "4,pool,8", "--time-steps", "2")
+    assert found["time_steps"] == 2
+    assert {layer["name"]: layer["shape"] for layer in found["layers"]}["lif2"] == [8, 4, 4]
+
+
+def test_a_word_means_one_thing(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "--data: received none; the network of folder depends on" in refusal_of(capsys, "inspect", "folder")
+    for name, content in (("model.bsnn", bsnn.zoo.path("digits").read_bytes()), ("config.json", b"{}")):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(content)
+    assert "Write ./folder for the run or file, or add --recipe" in refusal_of(capsys, "inspect", "folder")
+    assert result_of(capsys, "inspect", "./folder")["source"] == "run ./folder"
+    assert result_of(capsys, "inspect", "folder/model.bsnn")["source"] == "model file folder/model.bsnn"
+    assert "--data: received none" in refusal_of(capsys, "inspect", "folder", "--recipe")
+    for given in (["--recipe"], ["--data", "x"], ["--ram", "4k"], ["--width", "2"]):
+        assert f"{given[0]}: received with ./folder, which is no recipe" in refusal_of(
+            capsys, "inspect", "./folder", *given
+        )
+    assert "--image-size: it has an effect only with" in refusal_of(capsys, "inspect", "digits", "--image-size", "8")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("65536", 65536), ("64k", 65536), ("64K", 65536), ("256KB", 262144), ("256kib", 262144), ("1m", 2**20)],
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "0k", "-1", "64.5k", "64 k", "k", "64g", "64b", "1e5", "٦٤", "64kk", "+64"])
+def test_other_sizes_are_refused(text: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "digits", f"--ram={text}"])
+    assert f"received {text!r}; expected bytes above 0, such as 65536, 64k or 64KB" in capsys.readouterr().err
+
+
+def test_a_network_that_does_not_fit_is_refused_before_it_is_trained(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "run"
+    command = ["train", "digits", "--out", str(out)]
+    message = refusal_of(capsys, *command, "--ram", "4k")
+    assert "digits: it takes 4,704 bytes of RAM, and the budget is 4,096: 64 of input, 2,112 of values" in message
+    assert "(the most pool2 1,152, pool3 576), 2,528 of scratch (conv3 2,528). It would fit with --time" in message
+    # What is advised is true.
+    ways = [way.split() for way in message.partition("It would fit with ")[2].strip(".\n").split(" or ")]
+    assert [way[0] for way in ways] == ["--time-steps", "--width"]
+    for way in ways:
+        assert result_of(capsys, "inspect", "digits", *way, "--ram", "4k")["ram_bytes"] <= 4096
+    message = refusal_of(capsys, *command, "--flash", "30k")
+    assert "it takes 32,204 bytes of flash, and the budget is 30,720: 25,144 of constants (the most conv4" in message
+    message = refusal_of(capsys, *command, "--ram", "24k", "--stream")
+    assert "24,576: 64 of input, 26,112 of membranes (the most lif2 12,288, lif1 6,144)" in message
+    message = refusal_of(capsys, *command, "--ram", "10", "--flash", "10")
+    assert "of RAM, and the budget is 10" in message
+    assert "of flash, and the budget is 10" in message
+    assert message.endswith("Change --plan, --width and --time-steps together.\n")
+    assert "--stream: received without --ram" in refusal_of(capsys, *command, "--stream", "--flash", "9k")
+    assert "leave one of them out" in refusal_of(capsys, *command, "--ram", "9k", "--sweep", "seed=0,1")
+    assert "has no deployed form" in refusal_of(capsys, *command, "--ram", "9k", "--neuron", "alif")
+    assert not out.exists()
+
+
+def test_a_network_that_fits_is_trained_and_takes_what_was_said(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "run"
+    budget = ["--ram", "4k", "--flash", "64k"]
+    assert cli.main(["train", "digits", *TINY_OPTIONS, *budget, "--out", str(out), "--json"]) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)["device"]
+    device = on_device(read(out / "model.bsnn"))
+    assert told == device.figures()
+    assert f"on the device {device.ram_bytes:,} of 4,096 bytes of RAM and {device.flash_bytes:,} of" in captured.err
+    assert result_of(capsys, "train", "digits", *TINY_OPTIONS, *budget, "--out", str(out), "--resume")[
+        "finished_before"
+    ]
+
+
+@pytest.fixture
+def sound_device(tmp_path: Path) -> Device:
+    net = bsnn.models.vgg((4, "pool", 4), num_classes=2, in_channels=1)
+    spec = DataSpec("sounds", "sound", ("a", "b"), (1, 32, 32), (0.5,), (0.5,), 1.0)
+    bsnn.export(net, tmp_path / "model.bsnn", spec=spec, time_steps=2)
+    return on_device(read(tmp_path / "model.bsnn"))
+
+
+def test_the_front_end_of_sounds_counts(sound_device: Device) -> None:
+    front = FRONT_END["sound"]
+    ram, flash = sound_device.ram_bytes + front.ram_bytes, sound_device.flash_bytes + front.flash_bytes
+    assert Budget(ram, flash).taken(sound_device) == (ram, flash)
+    assert not Budget(ram, flash).excess(sound_device)
+    (excess,) = Budget(ram - 1, flash).excess(sound_device)
+    assert f"{front.ram_bytes:,} set aside for the front end" in excess
+    # The parts that it names are all of it.
+    parts = re.sub(r"\(.*?\)", "", excess.partition(": ")[2])
+    assert sum(int(part.replace(",", "")) for part in re.findall(r"([\d,]+) (?:of|set)", parts)) == ram
