@@ -33,5 +33,13 @@ def test_ram(kind: Any, shape: tuple[int, ...], time_steps: int, scale: float, r
     assert on_device(read(exported.path)).ram_bytes == ram
 
 
+def test_a_line_of_many_channels_is_the_largest_scratch(tmp_path: Path) -> None:
+    net = bsnn.models.vgg((4, 4), in_channels=64)
+    exported = bsnn.export(net, tmp_path / "model.bsnn", input_shape=(64, 8, 8), time_steps=1)
+    device = on_device(read(exported.path))
+    assert device.input_bytes == 2 * 64 * 8 * 8
+    assert device.layout.scratch_bytes == 4 * 64 * 3 + 384  # three pixels in 32 bits; rows of weights, and sums
+
+
 def test_ram_of_the_digits() -> None:
     assert on_device(read(bsnn.zoo.path("digits"))).ram_bytes == 4_704
