@@ -95,8 +95,8 @@ _FORMATS = {"c": _export_c, "wasm": _export_page}
 
 
 def _refuse_present(options: argparse.Namespace, out: Path) -> None:
-    """Refuses to write over a file whose name the user has not given."""
-    if out.exists() and not options.out:
+    """Refuses to write over a file outside of a run whose name the user has not given."""
+    if out.exists() and not options.out and not find(options.path).is_dir():
         raise UserError(f"{out} is there already; expected a free name. To replace it, give --out {out}.")
     check_writable(out)
 
