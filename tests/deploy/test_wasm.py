@@ -198,7 +198,13 @@ def test_the_page_needs_nothing_else(digits: Path) -> None:
     text = digits.read_text()
     assert "default-src 'none'" in text
     assert not any(word in text for word in ("http://", "https://", "import(", "fetch(", "XMLHttpRequest"))
-    assert len(text) < 120_000
+    assert len(text) < 130_000
+
+
+def test_too_many_spikes_to_show(tmp_path: Path) -> None:
+    artifact = replace(read(bsnn.zoo.path("digits")), time_steps=50_000)
+    with pytest.raises(bsnn.UserError, match="could fire 326,400,000 times in 50000 time steps"):
+        export_wasm(artifact, tmp_path / "page.html")
 
 
 def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
@@ -238,7 +244,7 @@ def test_the_command_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (result["path"], result["bytes"]) == (out, (tmp_path / out).stat().st_size)
         assert json.loads(model_of(tmp_path / out))["golden"]["real"]
     assert cli.main(["export", "run", "--format", "wasm"]) == 0
-    assert "open it in a browser; it checks 8 golden vectors" in capsys.readouterr().out
+    assert "open it in a browser; it checks 10 golden vectors" in capsys.readouterr().out
     for options, message in ([], "digits.html is there already"), (["--compare"], "expected the format bsnn"):
         assert cli.main(["export", "digits", "--format", "wasm", *options]) == 2
         assert message in capsys.readouterr().err
