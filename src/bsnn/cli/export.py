@@ -11,7 +11,7 @@ from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.zoo.cards import find, names
 
-_SHOWN = 8
+_SHOWN = 10
 """Samples of a page, which are its golden vectors too."""
 
 
@@ -86,7 +86,8 @@ def _export_page(options: argparse.Namespace, path: Path) -> Result:
     if options.data:
         samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, _SHOWN)
     elif (engine.artifact.name, engine.artifact.input.shape) == ("digits", (1, 8, 8)):  # which come with the package
-        samples = need("bsnn.data.bundled").digits("test").samples[:_SHOWN]
+        digits = need("bsnn.data.bundled").digits("test")
+        samples = digits.samples[[digits.labels.tolist().index(label) for label in range(10)]]
     return need("bsnn.deploy.formats.wasm").export_wasm(engine.artifact, out, samples)
 
 
@@ -95,8 +96,8 @@ _FORMATS = {"c": _export_c, "wasm": _export_page}
 
 
 def _refuse_present(options: argparse.Namespace, out: Path) -> None:
-    """Refuses to write over a file whose name the user has not given."""
-    if out.exists() and not options.out:
+    """Refuses to write over a file outside of a run whose name the user has not given."""
+    if out.exists() and not options.out and not find(options.path).is_dir():
         raise UserError(f"{out} is there already; expected a free name. To replace it, give --out {out}.")
     check_writable(out)
 

@@ -27,6 +27,7 @@ from bsnn.errors import UserError
 
 _PAGE = Path(__file__).with_name("page")
 _LIBRARY = ("network.js", "drawing.js", "picture.js", "sound.js")
+_MOST_SPIKES = 2**28
 _PROGRAM = ("view.js", "pad.js", "speech.js", "app.js")
 
 
@@ -44,7 +45,7 @@ def export_wasm(artifact: Artifact, out: Path, samples: np.ndarray | None = None
     Raises:
         UserError: If a page has no input for this network.
     """
-    _check_input(artifact)
+    _check(artifact)
     golden = golden_vectors(artifact, samples)
     content = _page(artifact, golden, real=samples is not None).encode()
     write_file(out, content)
@@ -97,8 +98,15 @@ def _page(artifact: Artifact, golden: Golden, real: bool) -> str:
     )
 
 
-def _check_input(artifact: Artifact) -> None:
+def _check(artifact: Artifact) -> None:
+    """Refuses networks that a page has no input for, or that have too much to show."""
     spec, name = artifact.input, artifact.name
+    spikes = artifact.time_steps * sum(artifact.values[i + 1].size for i in artifact.lifs)
+    if spikes > _MOST_SPIKES:
+        raise UserError(
+            f"{name}: its neurons could fire {spikes:,} times in {artifact.time_steps} time steps; a page shows at "
+            f"most {_MOST_SPIKES:,}. Use --format c."
+        )
     if spec.kind == "event":
         raise UserError(f"{name}: takes events, and a page has no camera for them. Use --format c.")
     if spec.kind == "sound":

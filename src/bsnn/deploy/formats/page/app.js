@@ -1,9 +1,8 @@
 "use strict";
 /* The page: what a person draws, drops or says goes to the network, and what it computes is shown. */
 
-const PAUSE = 320; /* milliseconds that a time step is shown */
-
 const model = JSON.parse(find("model").textContent);
+const PAUSE = Math.min(320, 5000 / model.time_steps); /* milliseconds that a time step is shown */
 const way = model.kind === "sound" ? "sound" : model.drawing ? "drawing" : "picture"; /* of giving an input */
 const paper = find("paper");
 const scores = new Scores(model, find("scores"));
@@ -12,6 +11,7 @@ const strokes = []; /* what is drawn */
 let network = null;
 let given = null; /* what is not drawn: its frame, and a canvas of which a box is shown */
 let steps = []; /* what was computed */
+let spent = 0; /* milliseconds that it took */
 let shown = model.time_steps - 1; /* a time step */
 let player = 0; /* the timer */
 let pen = null; /* where keys draw: x, y and whether it is down */
@@ -21,7 +21,7 @@ let pen = null; /* where keys draw: x, y and whether it is down */
 function compute(frame) {
   const begin = performance.now();
   steps = network.run([frame]);
-  const spent = performance.now() - begin;
+  spent = performance.now() - begin;
   find("spent").textContent =
     `${model.time_steps} time steps in ${spent < 10 ? spent.toFixed(1) : Math.round(spent)} ms`;
   paintFrame(find("seen"), frame, model);

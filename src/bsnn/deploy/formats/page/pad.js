@@ -3,6 +3,7 @@
 
 const PEN = 0.07; /* its width on the paper */
 const MOVE = 1 / 24; /* how far a key moves the pen */
+const SLOW = 80; /* milliseconds of a network that cannot follow the pen */
 
 /* ---- the paper ---- */
 
@@ -59,7 +60,8 @@ function followPointer(event) {
     if (!paper.hasPointerCapture(event.pointerId)) return;
     strokes.at(-1).push(...(event.getCoalescedEvents?.() ?? [event]).map(place));
   }
-  update({ replay: false });
+  if (spent < SLOW) update({ replay: false });
+  else drawPaper(); /* and computed when the pen is lifted */
 }
 
 function followKeys(event) {
