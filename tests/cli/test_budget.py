@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,17 @@ from training_runs import TINY_OPTIONS
 import bsnn
 from bsnn import cli
 from bsnn.cli._parser import size
+from bsnn.cli._untrained import fitted
+from bsnn.data.dataset import Kind
 from bsnn.data.spec import DataSpec
 from bsnn.deploy.budget import FRONT_END, Budget
 from bsnn.deploy.codec import read
 from bsnn.deploy.footprint import Device, on_device
+from bsnn.paper.recipes import recipe
+from bsnn.train.config import written
+from bsnn.train.devices import NETWORKS
 
+KB = 1024
 FIGURES = ("ram_bytes", "flash_bytes", "stream_ram_bytes", "constant_bytes", "scratch_bytes", "value_bytes")
 
 
@@ -120,6 +127,63 @@ def test_a_network_that_fits_is_trained_and_takes_what_was_said(tmp_path: Path, 
     assert result_of(capsys, "train", "digits", *TINY_OPTIONS, *budget, "--out", str(out), "--resume")[
         "finished_before"
     ]
+
+
+KINDS = {
+    "sound": ("speech-commands-device", (1, 32, 32), 1.0),
+    "image": ("cifar10-device", (3, 32, 32), 255.0),
+    "event": ("nmnist-device", (5, 2, 34, 34), 8.0),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    """A kind of data whose spec stands for the data itself."""
+    _, shape, scale = KINDS[request.param]
+    channels = (0.5,) * shape[-3]
+    spec = DataSpec(request.param, request.param, tuple("abcdefghij"), shape, channels, channels, scale)
+    monkeypatch.setattr("bsnn.cli._untrained.load_spec", lambda config, data: spec)
+    return request.param
+
+
+def test_a_recipe_for_devices_picks_the_first_network_that_fits(kind: Kind, capsys) -> None:
+    name = KINDS[kind][0]
+    sizes = []
+    for budget in (Budget(2**40), Budget(256 * KB, 1024 * KB), Budget(64 * KB, 256 * KB), Budget(16 * KB, 64 * KB)):
+        found = fitted(name, recipe(name), (), budget, "data")
+        fields = {key: getattr(found.config, key) for key in NETWORKS[kind][0]}
+        place = NETWORKS[kind].index(fields)
+        assert not budget.excess(found.device)
+        for larger in NETWORKS[kind][:place]:
+            tight = replace(recipe(name), **larger)
+            assert budget.excess(fitted("folder", tight, (), Budget(), "data").device), "it would have fitted"
+        assert (
+            f"picked plan={written(found.config.plan)}, time_steps={found.config.time_steps}" in capsys.readouterr().err
+        )
+        sizes.append(place)
+    assert sizes[0] == 0
+    assert sizes == sorted(sizes)
+    stream = fitted(name, recipe(name), (), Budget(128 * KB, None, stream=True), "data")
+    assert stream.device.stream_ram_bytes < 128 * KB
+
+
+def test_what_is_given_holds_for_all_networks(kind: Kind) -> None:
+    config = replace(recipe(KINDS[kind][0]), time_steps=1)
+    assert fitted(KINDS[kind][0], config, ("time_steps",), Budget(64 * KB), "data").config.time_steps == 1
+
+
+def test_a_recipe_for_devices_must_know_the_device(kind: Kind, tmp_path: Path, capsys) -> None:
+    name, out = KINDS[kind][0], tmp_path / "run"
+    for command in (["train", name, "--out", str(out)], ["inspect", name]):
+        assert f"--ram: received none; {name} picks its network" in refusal_of(capsys, *command, "--data", "data")
+    assert "the smallest network does not fit: it takes" in refusal_of(
+        capsys, "train", name, "--data", "data", "--out", str(out), "--ram", "1k"
+    )
+    assert "leave one of them out" in refusal_of(capsys, "train", name, "--data", "data", "--sweep", "seed=0,1")
+    assert f"--model: received vgg11; {name} picks one of the model vgg" in refusal_of(
+        capsys, "inspect", name, "--data", "data", "--ram", "64k", "--model", "vgg11"
+    )
+    assert not out.exists()
 
 
 @pytest.fixture

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from data_files import aedat, own_cache, put, wav  # noqa: F401
 
+import bsnn
 from bsnn import UserError
-from bsnn.data import audio, find, folder, load, speech_commands
+from bsnn.data import DataSpec, audio, find, folder, load, speech_commands
 from bsnn.data.audio import decode_sound, fit, mel_filters, mel_power, read_sound, sound_seconds, spectrogram
-from bsnn.data.speech import official_split
+from bsnn.data.speech import official_split, sound_decoder
+from bsnn.deploy.files import read_input
 
 SECOND = np.arange(16_000) / 16_000
 TONE = 0.5 * np.sin(2 * np.pi * 440 * SECOND)
@@ -120,6 +122,34 @@ def test_spectrograms_span_80_decibels(tmp_path):
     power = mel_power(TONE)
     decibels = 10 * np.log10(power[5, 7] / power.max())
     assert spectrogram(TONE)[5, 7] == pytest.approx(max(decibels, -80) / 80 + 1, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", range(16, 41))
+def test_a_spectrogram_of_another_size_is_the_same_sound(size: int, tmp_path) -> None:
+    noise = np.random.default_rng(size).normal(size=16_000)
+    shape, decode = sound_decoder(size)
+    found = decode(put(tmp_path / "a.wav", wav(np.clip(noise / 8, -1, 1))))
+    assert found.shape == shape == (1, size, size)
+    # Frames begin where the size says, and bands share the whole range of frequencies.
+    hop = 16_384 // size
+    last = (size - 1) * hop
+    assert 16_000 - hop < last <= 16_000
+    power = mel_power(noise, size, hop=hop)
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(1024) / 1024)
+    frame = np.pad(noise, 512)[last : last + 1024] * hann
+    assert np.allclose(power[:, -1], mel_filters(size) @ np.abs(np.fft.rfft(frame)) ** 2)
+    assert (mel_filters(size).sum(1) > 0).all()
+
+
+def test_a_network_of_another_size_reads_sounds_as_its_training_set_did(tmp_path) -> None:
+    write_speech(tmp_path)
+    data = speech_commands(tmp_path, "val", size=20)
+    spec = DataSpec.of(data)
+    assert (data.shape, spec.decode) == ((1, 20, 20), {"hop": 819})
+    path = tmp_path / "left" / "00000001_nohash_0.wav"
+    bsnn.export(bsnn.models.vgg((4, 4), num_classes=2, in_channels=1), tmp_path / "model.bsnn", spec=spec)
+    taken = bsnn.load(tmp_path / "model.bsnn").artifact.input
+    np.testing.assert_allclose(read_input(path, taken, 4), (data.read(0) - 0.5) / 0.5, atol=1e-6)
 
 
 @pytest.mark.parametrize("samples", [np.zeros(16_000), np.zeros(3), np.full(16_000, 1e-9)])

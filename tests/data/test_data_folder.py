@@ -226,8 +226,9 @@ def test_sounds(tmp_path):
             put(tmp_path / f"word{label}" / f"{number}.wav", wav(samples, rate=8000))
     data = load(tmp_path)
     assert (data.kind, data.shape, len(data), data.mean) == ("sound", (1, 32, 32), 8, (0.5,))
-    with pytest.raises(UserError, match="always 32 × 32"):
-        folder(tmp_path, size=40)
+    assert folder(tmp_path, size=20).shape == (1, 20, 20)
+    with pytest.raises(UserError, match="a size of 41 for sounds; expected 16 to 40 mel bands and frames"):
+        folder(tmp_path, size=41)
 
 
 def write_events(root: Path, ending: str, reach: int = 30) -> Path:

@@ -80,8 +80,10 @@ def test_resnet_blocks_are_bi_real() -> None:
         (lambda: vgg11(width=0.1)(torch.zeros(4, 1, 3, 8, 8), None), "one time step"),
         (lambda: vgg11(width=0), "width: received 0"),
         (lambda: resnet18(stem=64), "stem: received 64"),
-        (lambda: vgg(("pool", 8)), "a number first"),
-        (lambda: vgg((8, "max")), "channel numbers and 'pool'"),
+        (lambda: vgg(("pool", 8)), "received pool,8; expected .* a convolution first"),
+        (lambda: vgg((8, "max")), "channel numbers, 'pool' and 'down'"),
+        (lambda: vgg((8, "down", "pool", 8)), "channels behind each 'down'"),
+        (lambda: vgg((8, "down", 8), convolution=nn.Conv2d), "no 'down' behind the first convolution"),
     ],
 )
 def test_misuse_of_models_teaches(call, message: str) -> None:

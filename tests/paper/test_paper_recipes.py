@@ -13,6 +13,7 @@ from bsnn import UserError
 from bsnn.paper.compared import COMPARED, COMPARED_RECIPE_OF
 from bsnn.paper.numbers import TABLE_2, TABLE_5, TABLE_6, TABLE_7, Published
 from bsnn.paper.recipes import PAPER, RECIPE_OF, RECIPES, recipe
+from bsnn.train.devices import DEVICES
 from bsnn.train.recipes import SMALL
 from bsnn.train.stages import stages_of
 
@@ -25,7 +26,7 @@ NETWORKS = {"vgg11": "VGG-11", "resnet18": "ResNet-18"}
 def test_the_names_are_the_same() -> None:
     compared = [name for name in COMPARED if "-small" not in name]
     assert list(PAPER) == [*EXPECTED, *compared]
-    assert list(RECIPES) == [*PAPER, *SMALL, *(name for name in COMPARED if "-small" in name)]
+    assert list(RECIPES) == [*PAPER, *SMALL, *DEVICES, *(name for name in COMPARED if "-small" in name)]
     with pytest.raises(UserError, match="recipe: received 'cifar'; expected one of those that `bsnn recipes` lists"):
         recipe("cifar")
 

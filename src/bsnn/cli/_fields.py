@@ -61,7 +61,7 @@ def reader(field: dataclasses.Field) -> tuple[Callable[[str], Any], str | None]:
 
 def _channels(text: str) -> tuple[int | str, ...]:
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    words = PLAN_WORDS.values()
+    words = {word for words in PLAN_WORDS.values() for word in words}
     if any(part not in words and not (part.isdecimal() and part.isascii() and int(part)) for part in parts):
         raise argparse.ArgumentTypeError(
             f"received {text!r}; expected channels, with pool or down between, as 32,64,pool,128"

@@ -66,11 +66,9 @@ def add_budget(parser: Any) -> None:
 
 
 def budget_of(options: argparse.Namespace) -> Any:
-    """The `Budget` that was given; None without one."""
+    """The `Budget` that was given, of as much as a network takes if none was."""
     if options.stream and options.ram is None:
         raise UserError("--stream: received without --ram, which it is about; give --ram too, or leave it out.")
-    if options.ram is None and options.flash is None:
-        return None
     return need("bsnn.deploy.budget").Budget(options.ram, options.flash, options.stream)
 
 

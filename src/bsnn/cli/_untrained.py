@@ -1,7 +1,7 @@
 """The network of a recipe before it is trained: what it will take on a device, and which one fits a budget."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,8 @@ from bsnn.deploy.footprint import Device, on_device
 from bsnn.errors import UserError
 from bsnn.train.build import load_spec, network_for
 from bsnn.train.config import Config, why_unused, written
+from bsnn.train.devices import DEVICES, NETWORKS
+from bsnn.train.display import report
 
 
 class Fitted(NamedTuple):
@@ -25,19 +27,22 @@ class Fitted(NamedTuple):
     device: Device
 
 
-def fitted(name: str, config: Config, budget: Budget, data: str | None) -> Fitted:
-    """The network of a recipe, if it fits a budget.
+def fitted(name: str, config: Config, given: Collection[str], budget: Budget, data: str | None) -> Fitted:
+    """The network of a recipe, if it fits a budget; of a recipe for devices, the first of its networks that fits.
 
     Args:
         name: The recipe.
         config: Its config, with the fields that were given.
+        given: Their names; they hold for all networks.
         budget: What the device has.
         data: Folder of the data, whose classes and shape the network needs.
 
     Raises:
-        UserError: If the network takes more than there is, or has no deployed form.
+        UserError: If no network fits, or has a deployed form.
     """
     spec = load_spec(config, data)
+    if name in DEVICES:
+        return _picked(name, config, given, budget, spec)
     device = _device(config, spec)
     excess = budget.excess(device)
     if excess:
@@ -45,6 +50,30 @@ def fitted(name: str, config: Config, budget: Budget, data: str | None) -> Fitte
         advice = f"It would fit with {ways}" if ways else "Change --plan, --width and --time-steps together"
         raise UserError(f"{name}: {'; '.join(excess)}. {advice}.")
     return Fitted(config, device)
+
+
+def _picked(name: str, config: Config, given: Collection[str], budget: Budget, spec: DataSpec) -> Fitted:
+    if budget.ram_bytes is None and budget.flash_bytes is None:
+        raise UserError(
+            f"--ram: received none; {name} picks its network by what the device has. Give --ram and --flash, such as "
+            "--ram 64k --flash 256k."
+        )
+    if config.model != "vgg":
+        raise UserError(
+            f"--model: received {config.model}; {name} picks one of the model vgg. Leave it out, or take another "
+            "recipe."
+        )
+    excess: list[str] = []
+    for network in NETWORKS[spec.kind]:
+        fields = {field: value for field, value in network.items() if field not in given}
+        tried = dataclasses.replace(config, **fields)
+        device = _device(tried, _spec_of(spec, tried))
+        excess = budget.excess(device)
+        if not excess:
+            words = ", ".join(f"{field}={written(value)}" for field, value in fields.items())
+            report(f"picked {words or 'nothing, as all was given'}")
+            return Fitted(tried, device)
+    raise UserError(f"{name}: the smallest network does not fit: {'; '.join(excess)}.")
 
 
 def _device(config: Config, spec: DataSpec) -> Device:

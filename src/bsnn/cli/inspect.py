@@ -33,8 +33,8 @@ def run(options: argparse.Namespace) -> Result:
     """Say what a network costs on a device by layer: weights, bytes, RAM, flash, firing rate, operations, energy."""
     inspect = need("bsnn.deploy.inspection").inspect
     if _means_recipe(options):
-        budget = budget_of(options) or need("bsnn.deploy.budget").Budget()
-        device = need("bsnn.cli._untrained").fitted(options.path, _config(options), budget, options.data).device
+        budget, given = budget_of(options), given_fields(options)
+        device = need("bsnn.cli._untrained").fitted(options.path, _config(options), given, budget, options.data).device
         source = f"recipe {options.path}, untrained; {budget.told(device)}"
         return {"source": source, **inspect(device.artifact)}
     return {"source": _source(options.path), **inspect(open_model(options.path).artifact)}

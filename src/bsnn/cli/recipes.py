@@ -6,8 +6,9 @@ from typing import Any
 
 from bsnn.cli._parser import Result, add_command
 from bsnn.paper.recipes import PAPER, RECIPES
+from bsnn.train.devices import DEVICES
 
-_SMALL = "For two CPU cores:"
+_SMALL, _DEVICES = "For two CPU cores:", "For two CPU cores and a device, whose --ram and --flash pick the network:"
 
 
 def add(commands: Any) -> None:
@@ -28,10 +29,10 @@ def run(options: argparse.Namespace) -> Result:
 def text(result: Result) -> str:
     """Words the result."""
     width = max(len(entry["name"]) for entry in result["recipes"])
-    groups: dict[str, list[str]] = {_SMALL: []}
+    groups: dict[str, list[str]] = {_SMALL: [], _DEVICES: []}
     for entry in result["recipes"]:
-        small = entry["name"] not in PAPER
-        heading = _SMALL if small else f"The paper's, on {entry['dataset']}:"
+        small = _DEVICES if entry["name"] in DEVICES else _SMALL
+        heading = f"The paper's, on {entry['dataset']}:" if entry["name"] in PAPER else small
         groups.setdefault(heading, []).append(f"  {entry['name']:{width}}  {entry['help']}")
     advice = "Train one with: bsnn train NAME --data DIR. Its numbers: bsnn train NAME --help"
     return "\n".join(f"{heading}\n" + "\n".join(lines) + "\n" for heading, lines in groups.items()) + f"\n{advice}"

@@ -15,6 +15,7 @@ from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config, data_of_run
+from bsnn.train.devices import DEVICES
 
 _USAGE = (
     "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--ram SIZE] [--flash SIZE] "
@@ -73,17 +74,18 @@ def run(options: argparse.Namespace) -> Result:
     if "LOCAL_RANK" in os.environ and not options.out:
         raise UserError("--out: received none; under torchrun all processes need the same one. Give --out RUN.")
     budget = budget_of(options)
-    if budget and grid:
+    limited = options.recipe in DEVICES or options.ram is not None or options.flash is not None
+    if grid and limited:
         raise UserError("--sweep: received with --ram or --flash, which are for one run; leave one of them out.")
     default_out = need("bsnn.train.run").default_out
     name = f"{options.recipe}-sweep" if grid else options.recipe
     # A sweep goes on by itself, so its folder is always the same one.
     out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
     figures = {}
-    if budget:
+    if limited:
         data = options.data or (data_of_run(out) if options.resume else None)
-        config, device = need("bsnn.cli._untrained").fitted(options.recipe, config, budget, data)
-        need("bsnn.train.display").report(f"{budget.told(device)}")
+        config, device = need("bsnn.cli._untrained").fitted(options.recipe, config, given, budget, data)
+        need("bsnn.train.display").report(budget.told(device))
         figures = {"device": device.figures()}
     shared = {name: getattr(options, name) for name in ("data", "workers", "checkpoint_minutes", "device")}
     shared["callbacks"] = [need("bsnn.cli._runs").DeploymentNotice()]

@@ -16,7 +16,7 @@ from bsnn.data.speech import is_speech_commands, speech_commands_files
 from bsnn.data.tree import folders_below, inside, split_folders
 from bsnn.errors import UserError
 
-RESIZABLE = ("imagenet", "dvs_cifar10", "nmnist", "folder")
+RESIZABLE = ("imagenet", "dvs_cifar10", "nmnist", "speech_commands", "folder")
 """The sets whose samples can have another height and width than their own."""
 _CIFAR = {"cifar10": cifar10, "cifar100": cifar100}
 

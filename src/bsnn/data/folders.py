@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bsnn.data.audio import SOUND_ENDINGS, decode_sound
+from bsnn.data.audio import NUM_MELS, SOUND_ENDINGS
 from bsnn.data.cache import in_memory, remember, remember_measures
-from bsnn.data.dataset import ArrayDataset, Decode, FileDataset, Kind
+from bsnn.data.dataset import ArrayDataset, FileDataset, Kind
 from bsnn.data.events import EVENT_ENDINGS, EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bsnn.data.images import IMAGE_ENDINGS, decode_image, image_head
-from bsnn.data.speech import SOUND_SHAPE, is_speech_commands
+from bsnn.data.speech import is_speech_commands, sound_decoder
 from bsnn.data.tree import (
     check_classes,
     choose,
@@ -59,7 +59,7 @@ def folder(
             such folders, a fifth of each class is held out, drawn by `seed`.
         size: Rows and columns of a sample. By default, images keep their size if all share one of at most 64 × 64,
             and otherwise become 64 × 64; recordings keep their proportions and become at most 48 rows or columns.
-            Sounds are 32 × 32.
+            Sounds are 32 × 32, or of 16 to 40 mel bands and frames.
         time_steps: T, the number of frames of a recording.
         sensor: Rows and columns of the camera, for recordings that do not state them. By default it is just large
             enough for every event of the `.npz` files, and likewise of `.bin` files if most do not fit 34 × 34.
@@ -125,7 +125,7 @@ def folder_files(
         shape, scale = tuple(head), 255.0
         decode = partial(decode_image, size=shape[1:], channels=shape[0])
     elif kind == "sound":
-        shape, scale, decode = _sound_decoder(size)
+        (shape, decode), scale = sound_decoder(NUM_MELS if size is None else size), 1.0
     else:
         height, width = sensor or remember(decode_events, "sensor", everything, lambda: _sensor(everything), cache)
         rows, columns = _frame_size(height, width) if size is None else (size, size)
@@ -184,12 +184,6 @@ def _image_shape(paths: list[Path], size: int | None) -> tuple[int, int, int]:
     if len(sizes) == 1 and step == 1 and max(next(iter(sizes))) <= _IMAGE_SIZE:
         return channels, *next(iter(sizes))
     return channels, _IMAGE_SIZE, _IMAGE_SIZE
-
-
-def _sound_decoder(size: int | None) -> tuple[tuple[int, ...], float, Decode]:
-    if size not in (None, SOUND_SHAPE[-1]):
-        raise UserError(f"a size of {size} for sounds; they are always {SOUND_SHAPE[-2]} × {SOUND_SHAPE[-1]}.")
-    return SOUND_SHAPE, 1.0, decode_sound
 
 
 def _frame_size(height: int, width: int) -> tuple[int, int]:

@@ -2,31 +2,33 @@
 
 import hashlib
 import os
+from functools import partial
 from pathlib import Path
 
 from bsnn.data.audio import HOP, NUM_MELS, NUM_SAMPLES, decode_sound
 from bsnn.data.cache import in_memory
-from bsnn.data.dataset import ArrayDataset, FileDataset
+from bsnn.data.dataset import ArrayDataset, Decode, FileDataset
 from bsnn.data.downloads import download
 from bsnn.data.tree import class_files, flat, folders_below, split_folders
 from bsnn.errors import UserError
 
-SOUND_SHAPE = (1, NUM_MELS, 1 + NUM_SAMPLES // HOP)
+_SIZES = 16, 40  # with fewer frames some samples would be in none, with more they would not end with the sound
 _LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
 # Some systems write endings in capitals.
 _WAV = ".[Ww][Aa][Vv]"
 
 
 def speech_commands(
-    root: str | Path | None = None, split: str = "train", cache: str | Path | None = None
+    root: str | Path | None = None, split: str = "train", cache: str | Path | None = None, size: int = NUM_MELS
 ) -> ArrayDataset | FileDataset:
-    """Reads Speech Commands as mel-spectrograms of 32 × 32 in [0, 1].
+    """Reads Speech Commands as mel-spectrograms of 32 × 32, or of another size, in [0, 1].
 
     Args:
         root: The folder with one folder per word; None downloads version 0.02.
         split: `train`, `val` or `test`: what `validation_list.txt` and `testing_list.txt` name, and the rest.
             Without the lists, files are split by the rule that made them, which keeps a speaker in one split.
         cache: Where decoded spectrograms are kept; see `cache_folder`.
+        size: Mel bands, and frames; 16 to 40.
 
     Example:
         >>> speech_commands("nowhere")
@@ -35,10 +37,28 @@ def speech_commands(
         bsnn.errors.UserError: nowhere: there is no such folder; give the folder of speech_commands.
     """
     place = download("speech_commands", cache) / "speech_commands_v0.02" if root is None else Path(root)
-    return in_memory(speech_commands_files(place, split), cache)
+    return in_memory(speech_commands_files(place, split, size), cache)
 
 
-def speech_commands_files(root: Path, split: str) -> FileDataset:
+def sound_decoder(size: int) -> tuple[tuple[int, int, int], Decode]:
+    """The shape of a sound's spectrogram, and how to decode it.
+
+    Args:
+        size: Mel bands, and frames.
+
+    Example:
+        >>> sound_decoder(20)[0]
+        (1, 20, 20)
+    """
+    if not _SIZES[0] <= size <= _SIZES[1]:
+        raise UserError(f"a size of {size} for sounds; expected {_SIZES[0]} to {_SIZES[1]} mel bands and frames.")
+    # Frames lie a little less than a second / size apart, so that there are as many as bands.
+    hop = HOP * NUM_MELS // size
+    assert 1 + NUM_SAMPLES // hop == size
+    return (1, size, size), decode_sound if size == NUM_MELS else partial(decode_sound, bands=size, hop=hop)
+
+
+def speech_commands_files(root: Path, split: str, size: int = NUM_MELS) -> FileDataset:
     """The same as `speech_commands`, decoded whenever a sample is read."""
     if not root.is_dir():
         raise UserError(f"{root}: there is no such folder; give the folder of speech_commands.")
@@ -52,7 +72,8 @@ def speech_commands_files(root: Path, split: str) -> FileDataset:
     if not chosen:
         raise UserError(f"{root}: no file belongs to the {split} split; complete the folder or its lists.")
     paths, labels = flat(chosen, names)
-    return FileDataset("speech_commands", "sound", names, labels, SOUND_SHAPE, (0.5,), (0.5,), 1.0, paths, decode_sound)
+    shape, decode = sound_decoder(size)
+    return FileDataset("speech_commands", "sound", names, labels, shape, (0.5,), (0.5,), 1.0, paths, decode)
 
 
 def is_speech_commands(root: Path) -> bool:

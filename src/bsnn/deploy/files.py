@@ -39,7 +39,7 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
         # Some data sets, such as the digits, have other levels of gray than 256.
         return picture if spec.divisor == 255 else np.rint(picture * (spec.divisor / 255)).astype(np.uint8)
     if spec.kind == "sound":
-        return need("bsnn.data.audio").decode_sound(path)
+        return need("bsnn.data.audio").decode_sound(path, bands=height, **spec.decode)
     sensor = spec.decode.get("sensor")
     decode = partial(need("bsnn.data.events").decode_events, **{**spec.decode, "sensor": sensor and tuple(sensor)})
     return decode(path, time_steps=time_steps, size=(height, width))

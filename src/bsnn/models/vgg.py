@@ -5,8 +5,9 @@ The first convolution and the classifier are real-valued, every convolution betw
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Sequence
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from torch import nn
 
@@ -17,6 +18,7 @@ from bsnn.nn.norm import BatchNorm2d
 from bsnn.nn.synapse import TracedConv2d, Weights
 
 POOL = "pool"
+DOWN = "down"
 VGG11 = (64, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512)
 
 
@@ -47,14 +49,15 @@ def vgg(
     """A chain of 3×3 convolutions with the channels of `plan`, then global pooling and a classifier.
 
     Args:
-        plan: Channels of each convolution, and `"pool"` for 2×2 average pooling.
+        plan: Channels of each convolution, `"pool"` for 2×2 average pooling, and `"down"` before a convolution of
+            stride 2, which also halves height and width.
         num_classes: Number of logits.
         in_channels: Channels of an image.
         width: Factor on every number of channels.
         weights: `"binary"`, or for comparison `"latent"` or `"real"`, for all convolutions but the first.
         neuron: The neuron to copy into every layer; `LIF()` by default.
         convolution: Makes the convolutions behind the first from the channels that enter and leave, instead of
-            `weights`; they must keep height and width.
+            `weights`; they must keep height and width, so `plan` has no `"down"` before them.
         normalized: Whether there is BatchNorm before the neurons; without it, the first convolution has a bias.
         dropout: Behind each layer of neurons.
 
@@ -64,20 +67,23 @@ def vgg(
         >>> logits.shape
         torch.Size([2, 10])
     """
-    if not plan or plan[0] == POOL or any(not isinstance(c, int) and c != POOL for c in plan):
-        raise UserError(f"plan: received {plan}; expected channel numbers and {POOL!r}, a number first.")
+    _check(plan, strided=convolution is None)
     neuron = neuron or LIF()
     make = convolution or functools.partial(TracedConv2d, kernel_size=3, padding=1, weights=weights)
     layers: dict[str, nn.Module] = {}
     entering, index = in_channels, 0
-    for item in plan:
-        if not isinstance(item, int):
+    for before, item in itertools.pairwise((None, *plan)):
+        if item == POOL:
             layers[f"pool{index}"] = nn.AvgPool2d(2)
+        if not isinstance(item, int):
             continue
         index += 1
         leaving = scaled(item, width)
+        stride: dict[str, Any] = {"stride": 2} if before == DOWN else {}
         layers[f"conv{index}"] = (
-            nn.Conv2d(entering, leaving, 3, padding=1, bias=not normalized) if index == 1 else make(entering, leaving)
+            nn.Conv2d(entering, leaving, 3, padding=1, bias=not normalized, **stride)
+            if index == 1
+            else make(entering, leaving, **stride)
         )
         if normalized:
             layers[f"norm{index}"] = BatchNorm2d(leaving)
@@ -86,7 +92,27 @@ def vgg(
             layers[f"dropout{index}"] = nn.Dropout(dropout)
         entering = leaving
     layers |= head(entering, num_classes)
-    return ImageNetwork(layers, in_channels, minimum_size=2 ** sum(item == POOL for item in plan))
+    return ImageNetwork(layers, in_channels, _minimum_size(plan))
+
+
+def _check(plan: Sequence[int | str], *, strided: bool) -> None:
+    """Refuses a plan that is no chain of convolutions and poolings."""
+    received = f"plan: received {','.join(map(str, plan)) or 'none'}; expected"
+    if not plan or plan[0] == POOL or any(not isinstance(item, int) and item not in (POOL, DOWN) for item in plan):
+        raise UserError(f"{received} channel numbers, {POOL!r} and {DOWN!r}, a convolution first, as 32,{POOL},64.")
+    for place, item in enumerate(plan):
+        if item == DOWN and not isinstance(next(iter(plan[place + 1 :]), None), int):
+            raise UserError(f"{received} channels behind each {DOWN!r}, as 32,{DOWN},64.")
+        if item == DOWN and place and not strided:
+            raise UserError(f"{received} no {DOWN!r} behind the first convolution: this network's have no stride.")
+
+
+def _minimum_size(plan: Sequence[int | str]) -> int:
+    """The smallest height and width of which something is left."""
+    size = 1
+    for item in reversed(plan):
+        size = 2 * size - (item == DOWN) if item in (POOL, DOWN) else size
+    return size
 
 
 class LayerOptions(TypedDict, total=False):

@@ -13,6 +13,7 @@ from bsnn.errors import UserError
 from bsnn.paper.compared import COMPARED, COMPARED_RECIPE_OF, DVS, SPEECH
 from bsnn.paper.numbers import SPEECH_COMMANDS, TABLE_2, TABLE_5, TABLE_6, TABLE_7, Published
 from bsnn.train.config import Config
+from bsnn.train.devices import DEVICES
 from bsnn.train.recipes import SMALL, Recipe
 
 _CIFAR10 = Config(dataset="cifar10", model="vgg11", **TABLE_7["cifar10"], crop_padding=4, flip=True, cutout=16)
@@ -190,7 +191,11 @@ PAPER: dict[str, Recipe] = {
 }
 """The paper's recipes, and those of what it compares with."""
 
-_SMALL: dict[str, Recipe] = {**SMALL, **{name: recipe for name, recipe in COMPARED.items() if name not in PAPER}}
+_SMALL: dict[str, Recipe] = {
+    **SMALL,
+    **DEVICES,
+    **{name: recipe for name, recipe in COMPARED.items() if name not in PAPER},
+}
 
 RECIPES: dict[str, Recipe] = {**PAPER, **_SMALL}
 """All recipes, in the order in which `bsnn recipes` lists them."""

@@ -75,7 +75,7 @@ class Config:
     time_steps: int = _setting(4, "T; event data are cut into as many frames")
     image_size: int = _setting(
         0,
-        "height and width of images and event frames; 0 takes the data set's own",
+        "height and width of images and event frames, bands and frames of sounds; 0 takes the data set's own",
         unused=unused_by_data,
     )
     train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
@@ -91,8 +91,8 @@ class Config:
     )
     plan: tuple[int | str, ...] = _setting(
         (),
-        "channels of `vgg`, with pool between, as 32,64,pool,128; of `residual`, with down before blocks that halve "
-        "height and width, as 64,down,128,128",
+        "channels of `vgg`, with pool between, as 32,64,pool,128; of `vgg` and `residual`, with down before those of a "
+        "layer that halves height and width, as 64,down,128,128",
         unused=unused_plan,
     )
     width: float = _setting(1.0, "factor on every number of channels", unused=unused_by_network)
@@ -281,12 +281,12 @@ class Config:
             if choices and value not in choices:
                 raise UserError(f"{setting.name}: received {value!r}; expected one of {', '.join(choices)}.")
 
-    def _check_plan(self, word: str) -> None:
-        channels = [part for part in self.plan if part != word]
+    def _check_plan(self, words: tuple[str, ...]) -> None:
+        channels, word = [part for part in self.plan if part not in words], words[0]
         if any(not isinstance(part, int) or part < 1 for part in channels):
             raise UserError(
-                f"plan: received {written(self.plan)}; the model {self.model} expects channels and {word!r}, as "
-                f"32,{word},64."
+                f"plan: received {written(self.plan)}; the model {self.model} expects channels and "
+                f"{' or '.join(map(repr, words))}, as 32,{word},64."
             )
         if self.weights == "binary" and len(channels) < 2:
             raise UserError(

@@ -14,8 +14,8 @@ from bsnn.optim import rules
 if TYPE_CHECKING:
     from bsnn.train.config import Config
 
-# Networks that are built from a plan, and the word that stands in it between numbers of channels.
-PLAN_WORDS = {"vgg": "pool", "residual": "down"}
+# Networks that are built from a plan, and the words that may stand in it between numbers of channels.
+PLAN_WORDS = {"vgg": ("pool", "down"), "residual": ("down",)}
 
 # What a function of the user's own that takes **arguments is given beside what it names.
 _REST = {

@@ -1,0 +1,59 @@
+"""Recipes for small devices, and the networks that they pick from: what is best for 16, 64 and 256 KB of RAM.
+
+What a network takes depends on the data and is found when it is known. A convolution of stride 2 first (`down`) saves
+most in a stream, where each neuron keeps its membrane; poolings make counts, whose rows take three bits per channel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bsnn.data.dataset import Kind
+from bsnn.train.recipes import SMALL, Recipe
+
+NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
+    "sound": (
+        {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 4},
+        {"plan": ("down", 32, "pool", 64, 128, "pool", 256), "time_steps": 4},
+        {"plan": ("down", 32, "pool", 64, "pool", 96, 192), "time_steps": 4},
+        {"plan": ("down", 16, "pool", 32, "pool", 64, 128), "time_steps": 3},
+    ),
+    "image": (
+        {"plan": (64, 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512), "time_steps": 4},
+        {"plan": (48, 96, "pool", 192, 192, "pool", 384, 384, "pool", 384), "time_steps": 4},
+        {"plan": (32, 64, "pool", 128, 128, "pool", 256, 256, "pool", 256), "time_steps": 4},
+        {"plan": (32, 64, "pool", 128, 128, "pool", 256, 256), "time_steps": 2},
+        {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 2},
+        {"plan": ("down", 32, "pool", 64, "pool", 128, 256), "time_steps": 2},
+        {"plan": ("down", 32, "pool", 64, "pool", 96, 128), "time_steps": 2},
+    ),
+    "event": (
+        {"plan": (48, "pool", 96, "pool", 192, "pool", 256), "time_steps": 10, "image_size": 32},
+        {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 5, "image_size": 32},
+        {"plan": (32, "pool", 64, "pool", 128), "time_steps": 5, "image_size": 32},
+        {"plan": (32, "pool", 64, "pool", 128), "time_steps": 4, "image_size": 24},
+        {"plan": ("down", 32, "pool", 64, "pool", 128), "time_steps": 4, "image_size": 24},
+        {"plan": (32, "pool", 64, "pool", 96), "time_steps": 4, "image_size": 16},
+        {"plan": ("down", 16, "pool", 32, "pool", 64), "time_steps": 3, "image_size": 16},
+    ),
+}
+"""Of each kind of data, the best first. A recipe of `DEVICES` takes the first that fits a budget."""
+
+DEVICES = {
+    "speech-commands-device": Recipe(
+        "Google Speech Commands, or some of its words, in a network that fits --ram and --flash.",
+        replace(SMALL["speech-commands-small"].config, **NETWORKS["sound"][0]),
+    ),
+    "cifar10-device": Recipe(
+        "CIFAR-10 in a network that fits --ram and --flash.",
+        replace(SMALL["cifar10-small"].config, **NETWORKS["image"][2]),
+    ),
+    "nmnist-device": Recipe(
+        "N-MNIST event recordings in a network that fits --ram and --flash.",
+        replace(SMALL["nmnist-small"].config, **NETWORKS["event"][2]),
+    ),
+    "folder-device": Recipe(
+        "Your own images, sounds or event recordings in a network that fits --ram and --flash.",
+        SMALL["folder"].config,
+    ),
+}
