@@ -20,7 +20,8 @@ from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.neurons import neuron_named
 from bsnn.train import trainer as trainer_module
 from bsnn.train.build import load_data
-from bsnn.train.config import Config, choices_of, why_unused
+from bsnn.train.config import Config, why_unused
+from bsnn.train.fields import choices_of
 from bsnn.train.sweep import grid_points
 from bsnn.train.trainer import Trainer
 

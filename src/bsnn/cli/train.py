@@ -13,8 +13,9 @@ from bsnn.cli._parser import Result, add_command, count, integer, real, yes_or_n
 from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
-from bsnn.train.config import Config, choices_of, why_unused, written
+from bsnn.train.config import Config, why_unused
 from bsnn.train.effects import PLAN_WORDS
+from bsnn.train.fields import choices_of, written
 from bsnn.train.stages import CHANGEABLE, stages_of
 
 _USAGE = "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--sweep FIELD=V1,V2,...]"

@@ -5,19 +5,17 @@ The help of a field is the help of its option on the command line. Nothing here 
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
-from bsnn.errors import UserError
 from bsnn.optim import rules
+from bsnn.train.config_checks import check_config
 from bsnn.train.effects import (
     ONLY_BINARY,
     ONLY_MIXED,
-    PLAN_WORDS,
     Unused,
     is_own,
     only,
@@ -27,7 +25,7 @@ from bsnn.train.effects import (
     unused_by_rule,
     unused_plan,
 )
-from bsnn.train.stages import Changes, check_stages, stages_text
+from bsnn.train.stages import Changes, check_stages
 
 DataName = Literal[
     "digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "imagenet", "dvs_cifar10", "nmnist",
@@ -251,91 +249,10 @@ class Config:
     final_test: bool = _setting(True, "with validation_samples: measure the result on the test set, once, at the end")
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high or value == math.inf:
-                expected = f"at least {low}" if high == math.inf else f"{low} to {high}"
-                raise UserError(f"{name}: received {value}; expected a number, {expected}.")
-        if self.momentum_bits not in (8, 32):
-            raise UserError(f"momentum_bits: received {self.momentum_bits}; expected 8 or 32.")
-        if self.model in PLAN_WORDS:
-            self._check_plan(PLAN_WORDS[self.model])
-        if self.nesterov and self.real_optimizer == "sgd" and not self.sgd_momentum:
-            raise UserError("nesterov: received yes without a momentum; expected sgd_momentum above 0, such as 0.9.")
-        for name, known in _NAMED.items():
-            if (value := getattr(self, name)) not in known and not is_own(value):
-                raise UserError(
-                    f"{name}: received {value!r}; expected one of {', '.join(known)}, or module:Name for your own."
-                )
-        self._check_selection()
-        if self.method and not is_own(self.method):
-            raise UserError(f"method: received {self.method!r}; expected module:Class, or none.")
+        check_config(self)
         if self.stages:
             object.__setattr__(self, "stages", tuple(map(Changes, self.stages)))
             check_stages(self)
-        for setting in dataclasses.fields(self):
-            value, choices = getattr(self, setting.name), choices_of(setting)
-            if choices and value not in choices:
-                raise UserError(f"{setting.name}: received {value!r}; expected one of {', '.join(choices)}.")
-
-    def _check_plan(self, word: str) -> None:
-        channels = [part for part in self.plan if part != word]
-        if any(not isinstance(part, int) or part < 1 for part in channels):
-            raise UserError(
-                f"plan: received {written(self.plan)}; the model {self.model} expects channels and {word!r}, as "
-                f"32,{word},64."
-            )
-        if self.weights == "binary" and len(channels) < 2:
-            raise UserError(
-                f"plan: received {written(self.plan)}; expected channels of two layers or more, as 32,{word},64: the "
-                "first is real-valued."
-            )
-
-    def _check_selection(self) -> None:
-        """Refuses what needs held-out samples if there are none, and what would make the test set one."""
-        needing = {
-            "select": self.select == "validation",
-            "early_stopping": self.early_stopping > 0,
-            "final_test": not self.final_test,
-        }
-        for name in (name for name, needed in needing.items() if needed and not self.validation_samples):
-            raise UserError(
-                f"{name}: received {written(getattr(self, name))} without held-out samples; set validation_samples, "
-                "the number of training samples to hold out."
-            )
-        if self.select == "test" and self.validation_samples:
-            raise UserError(
-                "select: received test with validation_samples, which keep the test set for the end; expected "
-                "validation, or no validation_samples."
-            )
-
-
-_NAMED: dict[str, tuple[str, ...]] = {
-    "model": ("vgg11", "resnet18", "resnet18-released", "vgg", "residual"),
-    "neuron": ("lif", "if", "plif", "hard-lif", "alif"),
-    "gradient": ("ottt", "ndot", "sltt", "bptt", "bptt-full"),
-    "optimizer": rules.names(),
-    "loss": ("mixed",),
-}
-"""Fields that name a part of the library, or one of the user's own."""
-
-_RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
-    **dict.fromkeys(("image_size", "train_samples", "validation_samples", "crop_padding", "cutout"), (0, math.inf)),
-    "evaluation_interval": (1, math.inf),
-    "early_stopping": (0, math.inf),
-    **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
-    **dict.fromkeys(("weight_decay", "clip_norm", "mixup"), (0, math.inf)),
-    **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
-    **dict.fromkeys(("warmup", "label_smoothing"), (0, 1)),
-    **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
-    "seed": (0, 2**63 - 1),
-}
-
-
-def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:
-    """What a field may be, if it is one of a few words."""
-    return get_args(setting.type) if get_origin(setting.type) is Literal else ()
 
 
 def why_unused(config: Config, name: str) -> str:
@@ -347,21 +264,6 @@ def why_unused(config: Config, name: str) -> str:
     """
     setting = next(setting for setting in dataclasses.fields(config) if setting.name == name)
     return setting.metadata["unused"](config, name) if getattr(config, name) else ""
-
-
-def written(value: Any) -> str:
-    """A field as one would write it on the command line.
-
-    Example:
-        >>> written((32, "pool")), written(True), written(""), written(({"epochs": 2, "time_steps": 1},))
-        ('32,pool', 'yes', 'none', 'epochs=2,time_steps=1')
-    """
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
-        return stages_text(value)
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return text or "none"
 
 
 def config_from_json(content: dict[str, Any]) -> Config:

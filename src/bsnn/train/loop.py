@@ -17,9 +17,10 @@ from bsnn.kernels import is_available
 from bsnn.train.build import load_test_set
 from bsnn.train.callbacks import Callbacks
 from bsnn.train.checkpoint import load
-from bsnn.train.config import Config, data_of_run, written
+from bsnn.train.config import Config, data_of_run
 from bsnn.train.display import Progress, TensorBoard, report
 from bsnn.train.distributed import World, joined_world, summed
+from bsnn.train.fields import written
 from bsnn.train.fit import check_disk, check_image_size, check_memory
 from bsnn.train.load import build_trainer
 from bsnn.train.measure import measured_as
