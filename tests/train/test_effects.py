@@ -76,6 +76,8 @@ ELSEWHERE = {
     "early_stopping": "test_selection.py",
     "final_test": "test_selection.py",
     "autoaugment": "tests/data/test_data_augment.py",
+    "group": "tests/data/test_data_groups.py",
+    **dict.fromkeys(("time_shift", "speed_change", "gain_change", "noise", "noise_folder", "reject"), "test_sounds.py"),
 }
 NAMES = [field.name for field in dataclasses.fields(Config) if field.name not in ELSEWHERE]
 

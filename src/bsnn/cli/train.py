@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +14,7 @@ from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config, why_unused
-from bsnn.train.effects import PLAN_WORDS
+from bsnn.train.effects import PLAN_WORDS, SOUND_FIELDS
 from bsnn.train.fields import choices_of, written
 from bsnn.train.stages import CHANGEABLE, stages_of
 
@@ -134,6 +134,7 @@ def run(options: argparse.Namespace) -> Result:
     config = dataclasses.replace(recipe(options.recipe), **given, **{name: values[0] for name, values in grid.items()})
     points = [point for _, point in need("bsnn.train.sweep").grid_points(config, grid)] if grid else [config]
     _refuse_unused(points, given)
+    _refuse_for_other_data(config, given, options.data)
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
     if "LOCAL_RANK" in os.environ and not options.out:
@@ -176,6 +177,18 @@ def _refuse_unused(configs: Sequence[Config], given: Collection[str]) -> None:
                     raise UserError(
                         f"--stages: {name} in stage {stage.number}: {reason}. Leave it out, or change that."
                     )
+
+
+def _refuse_for_other_data(config: Config, given: Mapping[str, Any], data: str | None) -> None:
+    """Refuses options of sounds for a folder of images or events, which only its files can tell."""
+    names = [name for name, value in given.items() if value and name in SOUND_FIELDS]
+    if not names or config.dataset != "folder" or data is None or not os.path.isdir(data):
+        return
+    kind = need("bsnn.data.folders").folder_kind(Path(data))
+    if kind != "sound":
+        raise UserError(
+            f"{_option(names[0])}: it has an effect only on sounds, and {data} holds {kind} files. Leave it out."
+        )
 
 
 def _option(name: str) -> str:

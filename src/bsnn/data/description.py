@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from bsnn.data.audio import sound_seconds
 from bsnn.data.dataset import Dataset, FileDataset, measure
 from bsnn.data.events import read_events
 from bsnn.data.finder import find
+from bsnn.data.folders import is_split_at_random
+from bsnn.data.groups import mixed_groups
 from bsnn.data.images import image_head
 from bsnn.data.tree import walk
 from bsnn.errors import UserError
@@ -57,6 +60,7 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
         "std": [round(value, 6) for value in deviation],
     }
     if isinstance(train, FileDataset):
+        result["warnings"] = _warnings(source.name, Path(root).expanduser(), splits)
         result["sizes"] = _sizes(train)
         read = {path for data in splits.values() if isinstance(data, FileDataset) for path in data.paths}
         passed = (path for path in walk(Path(root).expanduser()) if path not in read)
@@ -108,6 +112,7 @@ def describe_text(result: dict[str, Any]) -> str:
         rows.append(("ignored", ", ".join(f"{count:,} {ending}" for ending, count in result["ignored"].items())))
     if "plot" in result:
         rows.append(("plot", result["plot"]))
+    rows += [("warning", text) for text in result.get("warnings", ())]
     return "\n".join(f"{name:<11}{text}" for name, text in rows)
 
 
@@ -151,6 +156,12 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
         # A letter that the font does not have is drawn as a box, which says as much.
         warnings.filterwarnings("ignore", r"Glyph .* missing from")
         figure.savefig(path, dpi=110)
+
+
+def _warnings(name: str, root: Path, splits: Mapping[str, Dataset]) -> list[str]:
+    """What is doubtful about a split that nobody has made on purpose."""
+    found = mixed_groups(splits["train"], splits["test"]) if name == "folder" and is_split_at_random(root) else ""
+    return [found] if found else []
 
 
 def _check_plot(path: str | Path) -> None:

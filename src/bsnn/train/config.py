@@ -16,6 +16,7 @@ from bsnn.train.config_checks import check_config
 from bsnn.train.effects import (
     ONLY_BINARY,
     ONLY_MIXED,
+    ONLY_SOUNDS,
     Unused,
     is_own,
     only,
@@ -23,6 +24,7 @@ from bsnn.train.effects import (
     unused_by_network,
     unused_by_neuron,
     unused_by_rule,
+    unused_noise,
     unused_plan,
 )
 from bsnn.train.stages import Changes, check_stages
@@ -79,6 +81,13 @@ class Config:
     train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
     validation_samples: int = _setting(
         0, "hold out so many training samples, spread evenly, and measure each epoch on them, not on the test set"
+    )
+    group: str = _setting(
+        "",
+        "keep files of one group, such as a speaker, in one split of your own data: folder, for the folder below the "
+        "class, or the number of the part of the file name that names it (2 for jackson in 7_jackson_32.wav)",
+        metavar="folder|N",
+        unused=only("--dataset folder", lambda config: config.dataset == "folder"),
     )
 
     model: str = _setting(
@@ -224,6 +233,35 @@ class Config:
         0.0, "α of mixup: each image is mixed with another one by a share from Beta(α, α); 0 for none"
     )
 
+    time_shift: float = _setting(
+        0.0, "move sounds by up to so many seconds, either way; 0 for none", heading="sounds", unused=ONLY_SOUNDS
+    )
+    speed_change: float = _setting(
+        0.0, "play sounds faster or slower by up to this share, such as 0.1; 0 for none", unused=ONLY_SOUNDS
+    )
+    gain_change: float = _setting(
+        0.0,
+        "make sounds louder or quieter by up to so many decibels, clipped at 16 bits; 0 for none",
+        unused=ONLY_SOUNDS,
+    )
+    noise: float = _setting(
+        0.0,
+        "background noise of up to this amplitude relative to a sound's, such as 0.3 (10 dB below it); 0 for none",
+        unused=ONLY_SOUNDS,
+    )
+    noise_folder: str = _setting(
+        "",
+        "recordings to take the noise from; otherwise it is generated",
+        metavar="DIR",
+        unused=unused_noise,
+    )
+    reject: float = _setting(
+        0.0,
+        "train on noise and silence alone too, and let the model file say `none of these` to this share of held-out "
+        "sounds, such as 0.01; 0 names a class for any sound",
+        unused=ONLY_SOUNDS,
+    )
+
     init_from: str = _setting(
         "",
         "run directory or checkpoint to take the weights from, and their momentum",
@@ -281,7 +319,19 @@ def config_from_json(content: dict[str, Any]) -> Config:
 
 def data_of_run(run: Path) -> str | None:
     """The folder of data that a run was started with, if its config.json can tell."""
+    return _recorded(run, "data")
+
+
+def group_of_run(run: Path) -> str:
+    """How a run has grouped its files, if its config.json can tell."""
+    return _recorded(run, "config", "group") or ""
+
+
+def _recorded(run: Path, *keys: str) -> Any:
     try:
-        return json.loads((run / "config.json").read_text())["data"]
+        content = json.loads((run / "config.json").read_text())
+        for key in keys:
+            content = content[key]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return content

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
+from bsnn.data.groups import check_rule
 from bsnn.errors import UserError
 from bsnn.optim import rules
 from bsnn.train.effects import PLAN_WORDS, is_own
@@ -27,9 +28,11 @@ _RANGES: dict[str, tuple[float, float]] = {
     "evaluation_interval": (1, math.inf),
     "early_stopping": (0, math.inf),
     **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
-    **dict.fromkeys(("weight_decay", "clip_norm", "mixup"), (0, math.inf)),
+    **dict.fromkeys(("weight_decay", "clip_norm", "mixup", "noise"), (0, math.inf)),
     **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
-    **dict.fromkeys(("warmup", "label_smoothing"), (0, 1)),
+    **dict.fromkeys(("warmup", "label_smoothing", "time_shift"), (0, 1)),
+    **dict.fromkeys(("speed_change", "reject"), (0, 0.5)),
+    "gain_change": (0, 96),
     **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
     "seed": (0, 2**63 - 1),
 }
@@ -53,6 +56,7 @@ def check_config(config: "Config") -> None:
             raise UserError(
                 f"{name}: received {value!r}; expected one of {', '.join(known)}, or module:Name for your own."
             )
+    check_rule(config.group)
     _check_selection(config)
     if config.method and not is_own(config.method):
         raise UserError(f"method: received {config.method!r}; expected module:Class, or none.")
