@@ -14,7 +14,7 @@ from bsnn.data.loader import Loader
 def test_each_sample_is_mixed_with_the_next_one_of_its_batch(shape: tuple[int, ...]) -> None:
     loader = Loader(in_memory(23, shape), 5, augment=EVERYTHING, seed=2)
     key = loader_module._Key(2, 3)
-    batches = zip(loader.epoch(3), loader.epoch(3, labeled=True), strict=True)
+    batches = zip(loader.epoch(3), loader.epoch(3, mixed=False), strict=True)
     seen: list[float] = []
     for number, ((inputs, labels), (plain, classes)) in enumerate(batches):
         size, axis = len(classes), 1 if len(shape) == 4 else 0

@@ -45,13 +45,20 @@ def test_what_is_rejected(odd: bytes, below: int | None, time_steps: int, expect
     assert artifact.rejects(OUTPUTS, time_steps).tolist() == [bool(x) for x in expected]
 
 
+def median_prominence(digits: Artifact) -> float:
+    """A threshold that half of the test digits lie below."""
+    logits = Engine(digits).outputs(bsnn.data.digits("test").samples) * digits.output_scale / digits.time_steps
+    return float(np.median(logits.max(1) - logits.mean(1)))
+
+
 def test_a_threshold_in_logits_means_the_same(digits: Artifact) -> None:
-    engine = Engine(digits.rejecting(1.5))
+    below = median_prominence(digits) + 1e-3
+    engine = Engine(digits.rejecting(below))
     outputs = engine.outputs(bsnn.data.digits("test").samples)
     logits = outputs * digits.output_scale / digits.time_steps
-    assert engine.rejects(outputs).tolist() == (logits.max(1) - logits.mean(1) < 1.5).tolist()
-    assert 0 < engine.rejects(outputs).mean() < 1
-    assert engine.artifact.prominence == pytest.approx(1.5, abs=1e-4)
+    assert engine.rejects(outputs).tolist() == (logits.max(1) - logits.mean(1) < below).tolist()
+    assert engine.rejects(outputs).mean() == pytest.approx(0.5, abs=0.02)
+    assert engine.artifact.prominence == pytest.approx(below, abs=1e-4)
     for wrong in (-1.0, float("nan"), float("inf")):
         with pytest.raises(bsnn.UserError, match=r"reject_below: received .*; expected a number, at least 0"):
             digits.rejecting(wrong)
@@ -68,7 +75,7 @@ def test_the_file_keeps_it_and_has_no_key_without_it(digits: Artifact, content: 
 def test_what_the_commands_say(digits: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = bsnn.data.digits("test").samples[:20]
     np.save(tmp_path / "x.npy", samples)
-    engine = Engine(digits.rejecting(2.0))
+    engine = Engine(digits.rejecting(median_prominence(digits)))
     rejected = engine.rejects(engine.outputs(samples))
     assert 0 < rejected.sum() < 20
     lines = predict_files(engine, [tmp_path / "x.npy"])["predictions"]
@@ -83,13 +90,13 @@ def test_what_the_commands_say(digits: Artifact, tmp_path: Path, capsys: pytest.
     write(tmp_path / "model.bsnn", engine.artifact)
     for command, words in (
         (["predict", "model.bsnn", "x.npy"], "none of these (nearest: "),
-        (["inspect", "model.bsnn"], "`none of these` if the largest logit lies less than 2.000 above the mean of all"),
+        (["inspect", "model.bsnn"], "`none of these` if the largest logit lies less than "),
         (["evaluate", "model.bsnn"], "of them rejected as none of these"),
     ):
         assert cli.main([str(tmp_path / word) if "." in word else word for word in command]) == 0
         assert words in capsys.readouterr().out
     assert cli.main(["inspect", str(tmp_path / "model.bsnn"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["reject_below"] == pytest.approx(2.0, abs=1e-4)
+    assert json.loads(capsys.readouterr().out)["reject_below"] == pytest.approx(median_prominence(digits), abs=1e-4)
 
 
 def test_c_rejects_the_same(digits: Artifact, tmp_path: Path) -> None:
@@ -97,7 +104,7 @@ def test_c_rejects_the_same(digits: Artifact, tmp_path: Path) -> None:
         pytest.skip("gcc is not installed")
     export_c(digits, tmp_path / "without")
     assert "bsnn_rejects" not in (tmp_path / "without" / "model.h").read_text()
-    engine = Engine(digits.rejecting(2.0))
+    engine = Engine(digits.rejecting(median_prominence(digits)))
     export_c(engine.artifact, tmp_path / "c")
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-shared", "-fPIC"]
     subprocess.run(["gcc", *flags, "model.c", "engine.c", "-o", "model.so"], cwd=tmp_path / "c", check=True)

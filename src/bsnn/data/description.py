@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ _DECODED = 2000
 _NAME_LENGTH = 40
 
 
-def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]:
+def describe(root: str | Path, plot: str | Path | None = None, group: str = "") -> dict[str, Any]:
     """Describes the data set in a folder: kind, classes, counts, shape, mean, standard deviation and more.
 
     Every file is counted; at most 2,000 training files are decoded for what is measured.
@@ -34,6 +33,7 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
     Args:
         root: A folder in any of the layouts that `bsnn.data` reads.
         plot: A file to draw a sheet of samples to, `.png`, `.pdf` or `.svg`.
+        group: How files of your own are grouped; see `folder`.
 
     Example:
         >>> describe("nowhere")
@@ -44,7 +44,10 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
     if plot is not None:
         _check_plot(plot)
     source = find(root)
-    splits = {split: source.open(split) for split in source.splits}
+    if group and source.name != "folder":
+        raise UserError(f"group: received {group!r} for {source.name}, which has its own split; expected none.")
+    settings = {"group": group} if group else {}
+    splits = {split: source.open(split, **settings) for split in source.splits}
     train = splits["train"]
     mean, deviation = measure(train, _DECODED)
     result: dict[str, Any] = {
@@ -60,7 +63,9 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
         "std": [round(value, 6) for value in deviation],
     }
     if isinstance(train, FileDataset):
-        result["warnings"] = _warnings(source.name, Path(root).expanduser(), splits)
+        random = source.name == "folder" and not group and is_split_at_random(Path(root).expanduser())
+        found = mixed_groups(train, splits["test"]) if random else ""
+        result["warnings"] = [found] if found else []
         result["sizes"] = _sizes(train)
         read = {path for data in splits.values() if isinstance(data, FileDataset) for path in data.paths}
         passed = (path for path in walk(Path(root).expanduser()) if path not in read)
@@ -156,12 +161,6 @@ def contact_sheet(data: Dataset, path: str | Path, seed: int = 0) -> None:
         # A letter that the font does not have is drawn as a box, which says as much.
         warnings.filterwarnings("ignore", r"Glyph .* missing from")
         figure.savefig(path, dpi=110)
-
-
-def _warnings(name: str, root: Path, splits: Mapping[str, Dataset]) -> list[str]:
-    """What is doubtful about a split that nobody has made on purpose."""
-    found = mixed_groups(splits["train"], splits["test"]) if name == "folder" and is_split_at_random(root) else ""
-    return [found] if found else []
 
 
 def _check_plot(path: str | Path) -> None:

@@ -26,7 +26,7 @@ class Source(NamedTuple):
 
     name: str
     splits: tuple[str, ...]
-    open: Callable[[str], Dataset]
+    open: Callable[..., Dataset]
 
 
 def find(root: str | Path, cache: str | Path | None = None) -> Source:

@@ -156,13 +156,13 @@ def folder_files(
 
 def _find(root: Path, seed: int, group: str) -> tuple[Kind, dict[str, dict[str, list[Path]]]]:
     folders = split_folders(root)
-    kind = folder_kind(root)
+    kind, grouped = folder_kind(root), {"grouped": group == "folder"}
     if folders:
-        splits = {name: class_files(path, _ENDINGS[kind]) for name, path in folders.items()}
+        splits = {name: class_files(path, _ENDINGS[kind], **grouped) for name, path in folders.items()}
         if group:
             check_apart(splits, group)
         return kind, splits
-    classes = class_files(root, _ENDINGS[kind])
+    classes = class_files(root, _ENDINGS[kind], **grouped)
     return kind, grouped_split(root, classes, group, seed) if group else seeded_split(root, classes, seed)
 
 

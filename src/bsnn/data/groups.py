@@ -17,9 +17,9 @@ from bsnn.data.tree import HELD_OUT
 from bsnn.errors import UserError
 
 _SEPARATORS = re.compile(r"[-_. ]+")
-# Names suggest groups if at least this share of the files has another one of its group, and at least this share of the
+# Names suggest groups if at least this share of the files has another one of its group, and as large a share of the
 # groups have letters in their names: numbers alone may as well count files.
-_RECURRING, _LETTERED = 0.5, 0.5
+_MOST = 0.5
 _MOST_PARTS = 4
 _SPEECH_COMMANDS = "_nohash_"
 
@@ -67,7 +67,7 @@ def group_of(path: Path, label: str, rule: str) -> str:
 def grouped_split(
     root: Path, classes: Mapping[str, Sequence[Path]], rule: str, seed: int
 ) -> dict[str, dict[str, list[Path]]]:
-    """Holds out whole groups for testing, at least a fifth of each class, chosen by `seed`."""
+    """Holds out whole groups for testing, about a fifth of each class, chosen by `seed`."""
     groups = {name: [group_of(path, name, rule) for path in files] for name, files in classes.items()}
     held = held_out_groups(groups, HELD_OUT, seed, f"{root}: ")
     parts: dict[str, dict[str, list[Path]]] = {"train": {}, "test": {}}
@@ -79,7 +79,7 @@ def grouped_split(
 
 
 def held_out_groups(groups: Mapping[str, Sequence[str]], share: float, seed: int = 0, where: str = "") -> set[str]:
-    """Draws groups that make up at least a share of each class, and leave some files of each.
+    """Draws groups that make up about a share of each class, rather more than less, and leave some files of each.
 
     Args:
         groups: The group of each file, by class.
@@ -165,11 +165,16 @@ def _is_speech(classes: Mapping[str, Sequence[Path]]) -> bool:
 
 def _is_grouping(groups: Mapping[str, Sequence[str]]) -> bool:
     counts = Counter(group for members in groups.values() for group in members)
-    recurring = sum(count for count in counts.values() if count > 1) / max(counts.total(), 1)
-    lettered = sum(any(letter.isalpha() for letter in group) for group in counts) / max(len(counts), 1)
-    # A part that every class has one of is a prefix, or the class itself.
-    varied = any(len(set(members)) > 1 for members in groups.values())
-    return varied and recurring >= _RECURRING and lettered >= _LETTERED
+    lettered = sum(any(letter.isalpha() for letter in group) for group in counts)
+    # A part of which every class has one only is a prefix, or the class itself.
+    if lettered < _MOST * len(counts) or all(len(set(members)) == 1 for members in groups.values()):
+        return False
+    within = sum(count for members in groups.values() for count in Counter(members).values() if count > 1)
+    across = sum(count for count in counts.values() if count > 1)
+    # Names that differ in their digits alone, such as img1 and img2, count the files of each class.
+    without_digits = {re.sub(r"\d+", "", group) for group in counts}
+    recurring = across if len(without_digits) >= _MOST * len(counts) else within
+    return recurring >= _MOST * counts.total()
 
 
 def mixed_groups(train: Dataset, other: Dataset) -> str:

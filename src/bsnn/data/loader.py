@@ -199,12 +199,12 @@ class Loader:
         stride = self.batch_size * self.world_size
         return num_batches(len(self.dataset), stride, self.world_size, drop_last=self.drop_last)
 
-    def epoch(self, number: int, start_batch: int = 0, *, labeled: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, number: int, start_batch: int = 0, *, mixed: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches: the order and the augmentation of epoch `number`, from batch `start_batch` on.
 
         With mixup, each sample is mixed with the next one of its global batch, and the last with the first. As the
         order is drawn anew in each epoch, that is another sample at random. Both are augmented beforehand.
-        `labeled=True` gives samples as they are labeled: neither mixtures nor background alone.
+        `mixed=False` switches mixup off.
 
         Without `drop_last` each sample comes once, except that fewer than `world_size` samples at the end of
         an epoch are left out (others in each epoch), so that all ranks take the same number of updates.
@@ -222,9 +222,9 @@ class Loader:
             )
         key = _Key(self.seed, number)
         order = key.order(len(self.dataset))
-        mixing = not labeled and self.augment is not None and self.augment.mixup > 0
+        mixing = mixed and self.augment is not None and self.augment.mixup > 0
         parts = (self._part(order, n, mixing) for n in range(start_batch, len(self)))
-        if not labeled and isinstance(self.dataset, AugmentedSounds) and (share := self.dataset.settings.background):
+        if isinstance(self.dataset, AugmentedSounds) and (share := self.dataset.settings.background):
             parts = (part._replace(background=key.background(part.positions, share)) for part in parts)
         return self._batches(parts, key)
 

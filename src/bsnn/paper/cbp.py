@@ -156,7 +156,7 @@ class ConvertedCBP(CBP):
                 "method: conversion needs one process, because each sees other samples; expected no torchrun."
             )
         assert isinstance(self.net, Sequential)
-        inputs, _ = next(iter(trainer.train_loader.epoch(0, labeled=True)))
+        inputs, _ = next(iter(trainer.train_loader.epoch(0, mixed=False)))
         convert(self.net, inputs, self.config.time_steps)
         super().start(trainer)
 

@@ -284,8 +284,8 @@ class Trainer:
 
     def estimate_statistics(self) -> None:
         """Estimates BatchNorm's statistics anew, from as many training batches as the config says."""
-        # Of samples as they are evaluated, also if training mixes them or shows background alone.
-        batches = itertools.islice(self.train_loader.epoch(self.epoch, labeled=True), self.config.statistics_batches)
+        # Of single images, as they are evaluated, also if training mixes them.
+        batches = itertools.islice(self.train_loader.epoch(self.epoch, mixed=False), self.config.statistics_batches)
         together = self._by_bptt and self.config.batchnorm == "sequence"
         estimate_statistics(self.net, (inputs for inputs, _ in batches), self.frames, layer_by_layer=together)
         if self.world.size > 1:
