@@ -119,3 +119,14 @@ def wav(
     body = b"WAVEfmt " + struct.pack("<I", len(form)) + form + before
     body += b"data" + struct.pack("<I", len(content)) + content
     return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def write_tones(root: Path, count: int = 10, names: str = "{number}") -> Path:
+    """Folders of tones, `low` and `high`, with some noise, so that no two are the same."""
+    rng = np.random.default_rng(0)
+    for name, frequency in (("low", 300), ("high", 2000)):
+        for number in range(count):
+            samples = 0.3 * np.sin(np.arange(12_000) * (2 * np.pi * frequency / 16_000))
+            samples += 0.01 * rng.standard_normal(12_000)
+            put(root / name / f"{names.format(number=number)}.wav", wav(samples))
+    return root

@@ -10,6 +10,7 @@ from bsnn.train.config import Config
 
 DEFAULTS = {
     "dataset": "cifar10", "time_steps": 4, "image_size": 0, "train_samples": 0, "validation_samples": 0,
+    "group": "",
     "model": "vgg11", "plan": (), "width": 1.0, "neuron": "lif", "leak": 0.5, "threshold": 1.0,
     "surrogate": "sigmoid", "weights": "binary",
     "gradient": "ottt", "updates": "real-time", "precision": "fp32", "batchnorm": "step", "method": "",
@@ -23,6 +24,7 @@ DEFAULTS = {
     "epochs": 400, "batch_size": 128, "stages": (), "schedule_span": "run",
     "crop_padding": 0, "crop_mode": "zeros", "flip": False, "alternating_flip": False, "cutout": 0,
     "autoaugment": False, "mixup": 0.0,
+    "time_shift": 0.0, "speed_change": 0.0, "gain_change": 0.0, "noise": 0.0, "noise_folder": "", "reject": 0.0,
     "init_from": "", "statistics_batches": 50, "sync_batchnorm": False, "seed": 0,
     "evaluation_interval": 1, "select": "last", "early_stopping": 0, "final_test": True,
 }  # fmt: skip
@@ -30,9 +32,9 @@ DEFAULTS = {
 AT_LEAST_1 = ("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs", "evaluation_interval")
 AT_LEAST_0 = (
     "image_size", "train_samples", "validation_samples", "crop_padding", "cutout", "gamma", "eps", "initial_momentum",
-    "learning_rate", "sgd_momentum", "weight_decay", "clip_norm", "mixup",
+    "learning_rate", "sgd_momentum", "weight_decay", "clip_norm", "mixup", "noise",
 )  # fmt: skip
-SHARES = ("leak", "one_minus_beta1", "one_minus_beta2", "mse_share", "warmup", "label_smoothing")
+SHARES = ("leak", "one_minus_beta1", "one_minus_beta2", "mse_share", "warmup", "label_smoothing", "time_shift")
 
 
 def test_defaults() -> None:
@@ -44,7 +46,7 @@ def test_defaults() -> None:
     [
         *((name, 1, 0) for name in AT_LEAST_1),
         *((name, 0, -1) for name in AT_LEAST_0),
-        *((name, 0, -0.01) for name in SHARES),
+        *((name, 0, -0.01) for name in (*SHARES, "speed_change", "reject", "gain_change")),
         ("width", 1e-3, 9e-4),
         ("threshold", 1e-3, 9e-4),
         ("seed", 0, -1),
@@ -56,8 +58,11 @@ def test_least_value(name: str, low: float, below: float) -> None:
         Config(**{name: below})
 
 
-@pytest.mark.parametrize(("name", "high"), [*((name, 1) for name in SHARES), ("seed", 2**63 - 1)])
-def test_greatest_value(name: str, high: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "high"),
+    [*((name, 1) for name in SHARES), ("speed_change", 0.5), ("reject", 0.5), ("gain_change", 96), ("seed", 2**63 - 1)],
+)
+def test_greatest_value(name: str, high: float) -> None:
     assert getattr(Config(**{name: high}), name) == high
     with pytest.raises(UserError, match=f"{name}: received .*; expected a number, 0 to {high}"):
         Config(**{name: high + 1})

@@ -20,7 +20,8 @@ from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.neurons import neuron_named
 from bsnn.train import trainer as trainer_module
 from bsnn.train.build import load_data
-from bsnn.train.config import Config, choices_of, why_unused
+from bsnn.train.config import Config, why_unused
+from bsnn.train.fields import choices_of
 from bsnn.train.sweep import grid_points
 from bsnn.train.trainer import Trainer
 
@@ -76,6 +77,8 @@ ELSEWHERE = {
     "early_stopping": "test_selection.py",
     "final_test": "test_selection.py",
     "autoaugment": "tests/data/test_data_augment.py",
+    "group": "tests/data/test_data_groups.py",
+    **dict.fromkeys(("time_shift", "speed_change", "gain_change", "noise", "noise_folder", "reject"), "test_sounds.py"),
 }
 NAMES = [field.name for field in dataclasses.fields(Config) if field.name not in ELSEWHERE]
 

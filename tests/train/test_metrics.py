@@ -82,7 +82,7 @@ def test_a_line_passes_and_a_missing_field_is_named() -> None:
 
 def test_a_tally_starts_at_nothing() -> None:
     first, second = Tally(), Tally()
-    assert first == Tally(0.0, 0, 0, 0.0, [], 0, 0)
+    assert first == Tally(0.0, 0, 0, 0, 0.0, [], 0, 0)
     first.flips.append(1)
     assert second.flips == []
 

@@ -11,8 +11,9 @@ import torch
 from bsnn import UserError, cli
 from bsnn.data import ArrayDataset
 from bsnn.paper.recipes import RECIPES, recipe
-from bsnn.train.config import Config, choices_of, why_unused, written
+from bsnn.train.config import Config, why_unused
 from bsnn.train.effects import is_own
+from bsnn.train.fields import choices_of, written
 from bsnn.train.trainer import Trainer
 
 

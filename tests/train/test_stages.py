@@ -16,7 +16,8 @@ import bsnn
 from bsnn import UserError, cli
 from bsnn.train import loop as train, trainer as trainer_module
 from bsnn.train.build import load_data
-from bsnn.train.config import Config, config_from_json, written
+from bsnn.train.config import Config, config_from_json
+from bsnn.train.fields import written
 from bsnn.train.load import evaluate_run, load_network
 from bsnn.train.stages import described, stage_at, stages_of
 from bsnn.train.trainer import Trainer

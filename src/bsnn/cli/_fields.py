@@ -7,8 +7,9 @@ from typing import Any
 
 from bsnn.cli._parser import integer, real, yes_or_no
 from bsnn.errors import UserError
-from bsnn.train.config import Config, choices_of, why_unused, written
+from bsnn.train.config import Config, why_unused
 from bsnn.train.effects import PLAN_WORDS
+from bsnn.train.fields import choices_of, written
 from bsnn.train.stages import CHANGEABLE, stages_of
 
 

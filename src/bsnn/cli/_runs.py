@@ -63,6 +63,7 @@ def export_run(
         data=samples_for(trained, data or data_of_run(path)) if compare else None,
         time_steps=trained.time_steps,
         firing_rates=trained.metrics.get("firing_rates", {}),
+        reject_below=trained.metrics.get("reject_below"),
     )
     result: dict[str, Any] = {"path": exported.path, "bytes": exported.bytes}
     if exported.changes is not None:

@@ -12,9 +12,10 @@ from bsnn.deploy.budget import Budget
 from bsnn.deploy.footprint import Device, on_device
 from bsnn.errors import UserError
 from bsnn.train.build import load_spec, network_for
-from bsnn.train.config import Config, why_unused, written
+from bsnn.train.config import Config, why_unused
 from bsnn.train.devices import DEVICES, NETWORKS
 from bsnn.train.display import report
+from bsnn.train.fields import written
 
 
 class Fitted(NamedTuple):

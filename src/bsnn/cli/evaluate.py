@@ -7,7 +7,7 @@ from bsnn.cli._model import open_model
 from bsnn.cli._parser import Result, add_checkpoint, add_command, refuse_checkpoint
 from bsnn.errors import UserError
 from bsnn.extras import need
-from bsnn.train.config import data_of_run
+from bsnn.train.config import data_of_run, group_of_run
 from bsnn.zoo.cards import card, find, names
 
 
@@ -35,11 +35,16 @@ def run(options: argparse.Namespace) -> Result:
                 f"--data: received none; the test set of {options.path} does not come with bsnn. Give the folder of "
                 f"its data: {made['data']}; {made['data_source']}"
             )
-        return need("bsnn.deploy.files").evaluate_model(open_model(options.path), data)
+        return need("bsnn.deploy.files").evaluate_model(open_model(options.path), data, group_of_run(place.parent))
     return need("bsnn.train.load").evaluate_run(place, options.data, checkpoint=options.checkpoint)
 
 
 def text(result: Result) -> str:
     """Words the result."""
     of_epoch = f", after epoch {result['epoch']}" if "epoch" in result else ""
-    return f"test accuracy {result['test_accuracy']:.4f} on {result['samples']} samples{of_epoch}"
+    rejected = f"; {result['rejected']:.2%} of them rejected as none of these" if "rejected" in result else ""
+    below = result.get("reject_below")
+    threshold = (
+        "" if below is None else f"; the model file rejects a largest logit less than {below:.3f} above the mean"
+    )
+    return f"test accuracy {result['test_accuracy']:.4f} on {result['samples']} samples{of_epoch}{rejected}{threshold}"

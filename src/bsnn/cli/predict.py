@@ -32,5 +32,11 @@ def run(options: argparse.Namespace) -> Result:
 def text(result: Result) -> str:
     """Words the result."""
     width = max(len(line["input"]) for line in (*result["predictions"], *result["unreadable"]))
-    lines = [f"{line['input']:<{width}}  {line['label']}  {line['share']:.0%}" for line in result["predictions"]]
+    lines = [f"{line['input']:<{width}}  {_answer(line)}" for line in result["predictions"]]
     return "\n".join(lines + [f"{line['input']:<{width}}  not read: {line['reason']}" for line in result["unreadable"]])
+
+
+def _answer(line: dict[str, Any]) -> str:
+    if "nearest" in line:
+        return f"{line['label']} (nearest: {line['nearest']}, {line['share']:.0%})"
+    return f"{line['label']}  {line['share']:.0%}"

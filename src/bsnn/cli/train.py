@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +16,7 @@ from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config, data_of_run
 from bsnn.train.devices import DEVICES
+from bsnn.train.effects import SOUND_FIELDS
 
 _USAGE = (
     "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--ram SIZE] [--flash SIZE] "
@@ -69,6 +70,7 @@ def run(options: argparse.Namespace) -> Result:
     config = dataclasses.replace(recipe(options.recipe), **given, **{name: values[0] for name, values in grid.items()})
     points = [point for _, point in need("bsnn.train.sweep").grid_points(config, grid)] if grid else [config]
     refuse_unused(points, given)
+    _refuse_for_other_data(config, given, options.data)
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
     if "LOCAL_RANK" in os.environ and not options.out:
@@ -102,6 +104,18 @@ def run(options: argparse.Namespace) -> Result:
         return result
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _refuse_for_other_data(config: Config, given: Mapping[str, Any], data: str | None) -> None:
+    """Refuses options of sounds for a folder of images or events, which only its files can tell."""
+    names = [name for name, value in given.items() if value and name in SOUND_FIELDS]
+    if not names or config.dataset != "folder" or data is None or not os.path.isdir(data):
+        return
+    kind = need("bsnn.data.folders").folder_kind(Path(data))
+    if kind != "sound":
+        raise UserError(
+            f"{option(names[0])}: it has an effect only on sounds, and {data} holds {kind} files. Leave it out."
+        )
 
 
 def _write_model(path: Path) -> None:

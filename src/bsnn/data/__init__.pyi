@@ -16,5 +16,6 @@ from bsnn.data.folders import folder as folder
 from bsnn.data.idx import fashion_mnist as fashion_mnist, mnist as mnist
 from bsnn.data.images import imagenet as imagenet
 from bsnn.data.loader import Loader as Loader
+from bsnn.data.sounds import SoundAugmentation as SoundAugmentation, augmented_sounds as augmented_sounds
 from bsnn.data.spec import DataSpec as DataSpec
 from bsnn.data.speech import speech_commands as speech_commands

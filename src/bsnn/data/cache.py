@@ -50,9 +50,18 @@ def in_memory(data: FileDataset, cache: str | Path | None = None) -> FileDataset
         data: The files; a set above `MEMORY_LIMIT` is given back as it is, to stream.
         cache: The cache folder; see `cache_folder`.
     """
+    samples = decoded(data, cache)
+    if samples is None:
+        return data
+    rest = data.mean, data.std, data.scale, data.decode, data.paths
+    return ArrayDataset(data.name, data.kind, data.classes, data.labels, samples, *rest)
+
+
+def decoded(data: FileDataset, cache: str | Path | None = None) -> np.ndarray | None:
+    """All samples of a set of files, from the cache folder or from the files; None if they do not fit in memory."""
     dtype = data.read(0).dtype
     if len(data) * int(np.prod(data.shape)) * dtype.itemsize > MEMORY_LIMIT:
-        return data
+        return None
     path = cache_folder(cache) / "decoded" / f"{data.name}-{_key(data.decode, data.shape, data.paths)}.npy"
     samples = _cached(path, (len(data), *data.shape), dtype)
     if samples is None:
@@ -60,8 +69,7 @@ def in_memory(data: FileDataset, cache: str | Path | None = None) -> FileDataset
         for index, sample in enumerate(_progress(_decode(data), len(data), data.name)):
             samples[index] = sample
         _write(path, lambda part: np.save(part, samples))
-    measures = data.mean, data.std, data.scale
-    return ArrayDataset(data.name, data.kind, data.classes, data.labels, samples, *measures, decode=data.decode)
+    return samples
 
 
 def _decode(data: FileDataset, ahead: int = 64) -> Iterator[np.ndarray]:

@@ -71,6 +71,7 @@ class ArrayDataset:
         std: Standard deviation per channel, likewise.
         scale: What a raw value is divided by: 255 for bytes of an image, 1 for floats.
         decode: The function that read the samples from files, if one did.
+        paths: These files, one per sample.
 
     Example:
         >>> ones = np.ones((2, 1, 4, 4), np.uint8)
@@ -89,6 +90,7 @@ class ArrayDataset:
     scale: float
     shape: tuple[int, ...] = field(init=False)
     decode: Decode | None = None
+    paths: list[Path] | None = None
 
     def __post_init__(self) -> None:
         if self.samples.dtype not in (np.uint8, np.float32):

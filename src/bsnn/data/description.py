@@ -12,6 +12,8 @@ from bsnn.data.audio import sound_seconds
 from bsnn.data.dataset import Dataset, FileDataset, measure
 from bsnn.data.events import read_events
 from bsnn.data.finder import find
+from bsnn.data.folders import is_split_at_random
+from bsnn.data.groups import mixed_groups
 from bsnn.data.images import image_head
 from bsnn.data.tree import walk
 from bsnn.errors import UserError
@@ -23,7 +25,7 @@ _DECODED = 2000
 _NAME_LENGTH = 40
 
 
-def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]:
+def describe(root: str | Path, plot: str | Path | None = None, group: str = "") -> dict[str, Any]:
     """Describes the data set in a folder: kind, classes, counts, shape, mean, standard deviation and more.
 
     Every file is counted; at most 2,000 training files are decoded for what is measured.
@@ -31,6 +33,7 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
     Args:
         root: A folder in any of the layouts that `bsnn.data` reads.
         plot: A file to draw a sheet of samples to, `.png`, `.pdf` or `.svg`.
+        group: How files of your own are grouped; see `folder`.
 
     Example:
         >>> describe("nowhere")
@@ -41,7 +44,10 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
     if plot is not None:
         _check_plot(plot)
     source = find(root)
-    splits = {split: source.open(split) for split in source.splits}
+    if group and source.name != "folder":
+        raise UserError(f"group: received {group!r} for {source.name}, which has its own split; expected none.")
+    settings = {"group": group} if group else {}
+    splits = {split: source.open(split, **settings) for split in source.splits}
     train = splits["train"]
     mean, deviation = measure(train, _DECODED)
     result: dict[str, Any] = {
@@ -57,6 +63,9 @@ def describe(root: str | Path, plot: str | Path | None = None) -> dict[str, Any]
         "std": [round(value, 6) for value in deviation],
     }
     if isinstance(train, FileDataset):
+        random = source.name == "folder" and not group and is_split_at_random(Path(root).expanduser())
+        found = mixed_groups(train, splits["test"]) if random else ""
+        result["warnings"] = [found] if found else []
         result["sizes"] = _sizes(train)
         read = {path for data in splits.values() if isinstance(data, FileDataset) for path in data.paths}
         passed = (path for path in walk(Path(root).expanduser()) if path not in read)
@@ -108,6 +117,7 @@ def describe_text(result: dict[str, Any]) -> str:
         rows.append(("ignored", ", ".join(f"{count:,} {ending}" for ending, count in result["ignored"].items())))
     if "plot" in result:
         rows.append(("plot", result["plot"]))
+    rows += [("warning", text) for text in result.get("warnings", ())]
     return "\n".join(f"{name:<11}{text}" for name, text in rows)
 
 

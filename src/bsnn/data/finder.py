@@ -26,7 +26,7 @@ class Source(NamedTuple):
 
     name: str
     splits: tuple[str, ...]
-    open: Callable[[str], Dataset]
+    open: Callable[..., Dataset]
 
 
 def find(root: str | Path, cache: str | Path | None = None) -> Source:
@@ -95,7 +95,9 @@ def load(root: str | Path, split: str = "train", cache: str | Path | None = None
     return in_memory(data, cache) if isinstance(data, FileDataset) else data
 
 
-def named(name: str, split: str, root: str | Path | None, *, size: int = 0, time_steps: int = 0) -> Dataset:
+def named(
+    name: str, split: str, root: str | Path | None, *, size: int = 0, time_steps: int = 0, group: str = ""
+) -> Dataset:
     """Reads a data set by its name, for a network of a given input size and number of time steps.
 
     Args:
@@ -104,6 +106,7 @@ def named(name: str, split: str, root: str | Path | None, *, size: int = 0, time
         root: Where it is; None for where downloads are kept.
         size: Rows and columns, for sets that can be resized; 0 for their own.
         time_steps: T, for events.
+        group: How files of your own are grouped; see `folder`.
 
     Example:
         >>> len(named("digits", "test", None))
@@ -116,6 +119,8 @@ def named(name: str, split: str, root: str | Path | None, *, size: int = 0, time
         settings["size"] = size
     if name in ("dvs_cifar10", "nmnist", "folder") and time_steps:
         settings["time_steps"] = time_steps
+    if name == "folder" and group:
+        settings["group"] = group
     if name != "digits":
         settings["root"] = root
     elif root is not None:

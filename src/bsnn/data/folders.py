@@ -13,6 +13,7 @@ from bsnn.data.audio import NUM_MELS, SOUND_ENDINGS
 from bsnn.data.cache import in_memory, remember, remember_measures
 from bsnn.data.dataset import ArrayDataset, FileDataset, Kind
 from bsnn.data.events import EVENT_ENDINGS, EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
+from bsnn.data.groups import check_apart, grouped_split
 from bsnn.data.images import IMAGE_ENDINGS, decode_image, image_head
 from bsnn.data.speech import is_speech_commands, sound_decoder
 from bsnn.data.tree import (
@@ -49,6 +50,7 @@ def folder(
     sensor: tuple[int, int] | None = None,
     seed: int = 0,
     cache: str | Path | None = None,
+    group: str = "",
 ) -> ArrayDataset | FileDataset:
     """Reads your own data from folders of classes: images, sounds or event recordings.
 
@@ -65,6 +67,9 @@ def folder(
             enough for every event of the `.npz` files, and likewise of `.bin` files if most do not fit 34 × 34.
         seed: Seed of the split, if there are no folders for it.
         cache: Where decoded samples are kept; see `cache_folder`.
+        group: Keeps files that belong together, such as those of one speaker, in one split: `folder` for the folder
+            below the class, or the number of a part of the file name, such as `2` for `jackson` in `7_jackson_32.wav`.
+            Whole groups are then held out. Your own split is checked.
 
     Example:
         >>> import tempfile
@@ -78,7 +83,13 @@ def folder(
         >>> data.kind, data.classes, len(data), data.shape
         ('image', ('dark', 'light'), 8, (1, 28, 28))
     """
-    return in_memory(folder_files(Path(root), split, size, time_steps, cache=cache, seed=seed, sensor=sensor), cache)
+    more = {"cache": cache, "seed": seed, "sensor": sensor, "group": group}
+    return in_memory(folder_files(Path(root), split, size, time_steps, **more), cache)
+
+
+def is_split_at_random(root: Path) -> bool:
+    """Whether a folder of your own data has no folders of splits."""
+    return not split_folders(inside(root))
 
 
 def folder_splits(root: Path) -> tuple[str, ...]:
@@ -95,6 +106,7 @@ def folder_files(
     cache: str | Path | None = None,
     seed: int = 0,
     sensor: tuple[int, int] | None = None,
+    group: str = "",
 ) -> FileDataset:
     """The same as `folder`, decoded whenever a sample is read."""
     if not root.is_dir():
@@ -109,7 +121,7 @@ def folder_files(
             f"{root}: this is Speech Commands, whose speakers must not be in two splits; read it by speech_commands "
             "or load."
         )
-    kind, splits = _find(root, seed)
+    kind, splits = _find(root, seed, group)
     found = choose(root, splits, split)
     names, first = tuple(splits["train"]), next(iter(splits["train"]))
     if len(names) < 2:
@@ -142,15 +154,19 @@ def folder_files(
     return replace(train, paths=paths, labels=labels)
 
 
-def _find(root: Path, seed: int) -> tuple[Kind, dict[str, dict[str, list[Path]]]]:
+def _find(root: Path, seed: int, group: str) -> tuple[Kind, dict[str, dict[str, list[Path]]]]:
     folders = split_folders(root)
-    kind = _kind(root)
+    kind, grouped = folder_kind(root), {"grouped": group == "folder"}
     if folders:
-        return kind, {name: class_files(path, _ENDINGS[kind]) for name, path in folders.items()}
-    return kind, seeded_split(root, class_files(root, _ENDINGS[kind]), seed)
+        splits = {name: class_files(path, _ENDINGS[kind], **grouped) for name, path in folders.items()}
+        if group:
+            check_apart(splits, group)
+        return kind, splits
+    classes = class_files(root, _ENDINGS[kind], **grouped)
+    return kind, grouped_split(root, classes, group, seed) if group else seeded_split(root, classes, seed)
 
 
-def _kind(root: Path) -> Kind:
+def folder_kind(root: Path) -> Kind:
     """Finds what the files below `root` are; images next to sounds would be taken for one of the two."""
     endings = Counter(path.suffix.lower() for path in walk(root) if path.parent != root)
     counts: dict[Kind, int] = {kind: sum(endings[ending] for ending in known) for kind, known in _ENDINGS.items()}

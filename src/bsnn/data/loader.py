@@ -16,12 +16,13 @@ from torch.utils import data as torch_data
 
 from bsnn.data.augment import NUM_DRAWS, Augmentation, mix, normalize
 from bsnn.data.dataset import ArrayDataset, Dataset, FileDataset, check_channels, check_labels
+from bsnn.data.sounds import AugmentedSounds
 from bsnn.errors import UserError
 
 # SplitMix64 (Steele, Lea and Flood, 2014): output n of a seed is a hash of seed + n · γ, so any sample's
 # numbers are found without drawing those before it. NumPy's own streams may change between its versions.
 _GAMMA = 0x9E3779B97F4A7C15
-_ORDER, _AUGMENT, _READ, _SIDE, _MIX = range(5)
+_ORDER, _AUGMENT, _READ, _SIDE, _MIX, _BACKGROUND = range(6)
 
 
 def _splitmix64(seed: int, counters: np.ndarray) -> np.ndarray:
@@ -57,6 +58,10 @@ class _Key(NamedTuple):
         first = (_Key(self.seed, 0).bits(_SIDE, indices) >> np.uint64(11)) * 2.0**-53
         return torch.from_numpy((first + 0.5 * (self.epoch % 2)) % 1.0)
 
+    def background(self, positions: np.ndarray, share: float) -> np.ndarray:
+        """[B], whether a sample is background alone."""
+        return (self.bits(_BACKGROUND, positions) >> np.uint64(11)) * 2.0**-53 < share
+
     def shares(self, positions: np.ndarray, alpha: float) -> np.ndarray:
         """[B], drawn from Beta(α, α)."""
         return np.array([generator.beta(alpha, alpha) for generator in self.generators(positions, _MIX)])
@@ -74,6 +79,8 @@ class _Slice(NamedTuple):
     """Their places in the epoch's global order."""
     pairs: tuple[np.ndarray, np.ndarray] | None = None
     """Where each sample of the rank, and the one that it is mixed with, are among these; None if nothing is mixed."""
+    background: np.ndarray | None = None
+    """Which of them are replaced by background alone; None if the data set has no such samples."""
 
 
 class _Reader(torch_data.Dataset):
@@ -89,14 +96,18 @@ class _Reader(torch_data.Dataset):
     def __getitem__(self, part: _Slice) -> Tensor | UserError:
         count = len(part.indices)
         generators = self.key.generators(part.positions) if self.key else [None] * count
+        alone = np.zeros(count, bool) if part.background is None else part.background
         try:
-            samples = [self._read(int(i), rng) for i, rng in zip(part.indices, generators, strict=True)]
+            drawn = zip(part.indices.tolist(), generators, alone.tolist(), strict=True)
+            samples = [self._read(index, rng, is_alone) for index, rng, is_alone in drawn]
         except UserError as error:
             return error
         return torch.from_numpy(np.stack(samples))
 
-    def _read(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
+    def _read(self, index: int, rng: np.random.Generator | None, alone: bool) -> np.ndarray:
         dataset = self.dataset
+        if alone and rng is not None and isinstance(dataset, AugmentedSounds):
+            return dataset.read_background(rng)
         source = f"sample {index} of {dataset.name}"
         if isinstance(dataset, FileDataset):
             source = f"{dataset.paths[index]} ({source})"
@@ -116,9 +127,9 @@ class Loader:
     """Batches `(inputs, labels)` of a data set.
 
     Inputs are float32 and normalized: [B, C, H, W] for images and sounds, which the caller repeats over time,
-    and [T, B, C, H, W] for events. Labels are int64 [B], or with mixup float32 [B, classes], the share of each class
-    in the mixture. A data set in memory is gathered as bytes and needs
-    no workers; any other is read sample by sample, in worker processes if there are some.
+    and [T, B, C, H, W] for events. Labels are int64 [B]. With mixup, or with sounds some of which are background alone,
+    they are float32 [B, classes], the share of each class; background has an even share of all. A data set in memory is
+    gathered as bytes and needs no workers; any other is read sample by sample, in worker processes if there are some.
 
     With several processes, each passes its rank and gets its part of every global batch of `world_size` ·
     `batch_size` samples. The parts are disjoint, and the global batches do not depend on how many share them.
@@ -212,7 +223,10 @@ class Loader:
         key = _Key(self.seed, number)
         order = key.order(len(self.dataset))
         mixing = mixed and self.augment is not None and self.augment.mixup > 0
-        return self._batches((self._part(order, n, mixing) for n in range(start_batch, len(self))), key)
+        parts = (self._part(order, n, mixing) for n in range(start_batch, len(self)))
+        if isinstance(self.dataset, AugmentedSounds) and (share := self.dataset.settings.background):
+            parts = (part._replace(background=key.background(part.positions, share)) for part in parts)
+        return self._batches(parts, key)
 
     def ordered(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Evaluation batches: every sample once over all ranks, in the data set's order, only normalized."""
@@ -245,10 +259,13 @@ class Loader:
                 inputs = self.augment.apply(raw, draws, dataset.mean, dataset.std, dataset.scale)
             else:
                 inputs = normalize(raw, dataset.mean, dataset.std, dataset.scale)
+            if part.pairs is not None or part.background is not None:
+                labels = functional.one_hot(labels, len(dataset.classes)).float()
+            if part.background is not None:
+                labels[torch.from_numpy(part.background).to(self.device)] = 1 / len(dataset.classes)
             if key and self.augment and part.pairs is not None:
                 shares = key.shares(part.positions[part.pairs[0]], self.augment.mixup)
-                distributions = functional.one_hot(labels, len(dataset.classes)).float()
-                inputs, labels = (mix(values, *part.pairs, shares) for values in (inputs, distributions))
+                inputs, labels = (mix(values, *part.pairs, shares) for values in (inputs, labels))
             if dataset.kind == "event":
                 inputs = inputs.transpose(0, 1).contiguous()
             yield inputs, labels
@@ -308,6 +325,11 @@ def _check(dataset: Dataset, augment: Augmentation | None) -> None:
         raise UserError(
             f"cutout: received a square of {augment.cutout} pixels for {name}, whose samples are {height} × {width}; "
             "expected one that is not larger. 0 switches it off."
+        )
+    if augment and augment.flip and dataset.kind == "sound":
+        raise UserError(
+            f"flip: received yes for {name}, whose samples are sounds; a mirror image of a sound is the sound played "
+            "backward, which is another word. Switch it off."
         )
     if augment and augment.autoaugment and (dataset.kind != "image" or channels != 3 or dataset.scale != 255):
         raise UserError(

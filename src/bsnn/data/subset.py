@@ -62,7 +62,8 @@ def subset(data: Dataset, chosen: np.ndarray) -> Dataset:
     """
     labels = data.labels[chosen]
     if type(data) is ArrayDataset:
-        return dataclasses.replace(data, labels=labels, samples=data.samples[chosen])
+        paths = data.paths and [data.paths[i] for i in chosen]
+        return dataclasses.replace(data, labels=labels, samples=data.samples[chosen], paths=paths)
     if type(data) is FileDataset:
         return dataclasses.replace(data, labels=labels, paths=[data.paths[i] for i in chosen])
     return _Subset(data, np.asarray(chosen), labels)

@@ -106,11 +106,12 @@ def walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
+def class_files(root: Path, endings: Sequence[str], *, grouped: bool = False) -> dict[str, list[Path]]:
     """Lists the files of each class below `root`, one folder per class, in the order of their names.
 
     Folders that start with `.` or `_` are no classes (Speech Commands has its `_background_noise_`), and
-    files with other endings no samples. Files may lie deeper inside of their class.
+    files with other endings no samples. Files may lie deeper inside of their class; with `grouped`, all classes may
+    have the same folders.
 
     Raises:
         UserError: There are no classes, or one has no files.
@@ -130,11 +131,12 @@ def class_files(root: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
             f"per class with its files in it. {sort}"
         )
     inner = [{path.name for path in folders_below(folder)} for folder in folders]
-    if len(inner) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
+    if not grouped and len(inner) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
         raise UserError(
             f"{root}: the folders {', '.join(path.name for path in folders[:4])} all hold "
             f"{', '.join(sorted(inner[0])[:4])}, so these look like splits, or splits lie inside of classes; expected "
-            "train, val and test with one folder per class in each. Rename or move them."
+            "train, val and test with one folder per class in each. Rename or move them; if they are groups, such as "
+            "speakers, give --group folder."
         )
     classes = {}
     for folder in folders:

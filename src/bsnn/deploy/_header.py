@@ -22,6 +22,8 @@ from bsnn.deploy.schema import (
 
 _MAX_STEP, _MAX_SHIFT, _MAX_LAYERS, _MAX_TIME_STEPS, _MAX_SENSOR, _MAX_FRAME = 255, 40, 4096, 65536, 1280, 16_000
 _FREE_ELEMENTS, _ELEMENTS_PER_BYTE, _MAX_ADDITIONS, _MAX_ALL_ADDITIONS = 2**22, 64, 2**34, 2**36
+# Beyond what the outputs of one time step can reach: 65536 classes between −2^30 and 2^30.
+_MAX_REJECT = 2**47
 _INT32 = -(2**31), 2**31 - 1
 
 
@@ -40,6 +42,7 @@ def read_artifact(header: Fields, length: int) -> Artifact:
         input=_input(header.object("input", "the input")),
         layers=tuple(_layer(source) for source in header.objects("layers", "layer", _MAX_LAYERS)),
         output_scale=header.number("output_scale"),
+        reject_below=header.integer("reject_below", 0, _MAX_REJECT) if "reject_below" in header else None,
     )
     header.finish()
     if not 0 < artifact.output_scale <= 1:

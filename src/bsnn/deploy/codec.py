@@ -42,7 +42,8 @@ def encode(artifact: Artifact) -> bytes:
             return {"op": part.op, **own} if isinstance(part, Layer) else own
         return part
 
-    header = {f.name: described(getattr(artifact, f.name)) for f in fields(artifact) if f.init}
+    known = (f.name for f in fields(artifact) if f.init and getattr(artifact, f.name) is not None)
+    header = {name: described(getattr(artifact, name)) for name in known}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     start = _START.pack(_MAGIC, _VERSION, len(text), _HEADER_AT + len(text) + len(data))

@@ -43,6 +43,7 @@ def export(
     name: str | None = None,
     samples: int = 256,
     firing_rates: Mapping[str, float] | None = None,
+    reject_below: float | None = None,
 ) -> Exported:
     """Writes a trained network as a model file, which runs without torch.
 
@@ -60,6 +61,8 @@ def export(
         name: What the network is called; by default what the data is called.
         samples: How many of `data` to compare on, spread evenly over its classes.
         firing_rates: Of the layers of neurons, by name; by default those that the comparison measures.
+        reject_below: Inputs are none of the classes if the largest logit lies less than this above the mean of all, of
+            logits' means over time; by default every input has a class.
 
     Example:
         >>> net = bsnn.models.vgg((8, 8), in_channels=1)
@@ -85,6 +88,8 @@ def export(
     rates = firing_rates or (changes.firing_rates if changes else {})
     layers = (replace(x, firing_rate=rates.get(x.name)) if isinstance(x, Lif) else x for x in lowered.artifact.layers)
     artifact = replace(lowered.artifact, layers=tuple(layers))
+    if reject_below is not None:
+        artifact = artifact.rejecting(reject_below)
     return Exported(os.fspath(path), write(path, artifact), changes, Deployed(artifact))
 
 

@@ -15,6 +15,9 @@ from bsnn.deploy.schema import InputSpec
 from bsnn.errors import UserError
 from bsnn.extras import need
 
+NONE = "none of these"
+"""The label of an input that a network rejects."""
+
 _BATCH = 64
 
 
@@ -97,28 +100,32 @@ def _predictions(engine: Engine, path: Path, normalized: bool) -> Iterator[dict[
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     time_steps = engine.time_steps if frames == 1 else frames
+    rejected = engine.rejects(outputs, time_steps)
     for number, row in enumerate(outputs):
         logits = row * engine.artifact.output_scale / time_steps
         shares = np.exp(logits - logits.max())
         best = int(row.argmax())
-        yield {
+        found = {
             "input": f"{path}[{number}]" if len(outputs) > 1 else f"{path}",
             "label": engine.classes[best],
             "class": best,
             "share": float(shares[best] / shares.sum()),
         }
+        yield found | {"label": NONE, "class": None, "nearest": found["label"]} if rejected[number] else found
 
 
-def held_out_set(engine: Engine, root: str | None) -> Dataset:
+def held_out_set(engine: Engine, root: str | None, group: str = "") -> Dataset:
     """The test set of the data that a network was trained on, found by the network's name.
 
     Args:
         engine: The network.
         root: Folder of the data; None for what `bsnn.data` has downloaded.
+        group: How its files were grouped in training; see `bsnn.data.folder`.
     """
     spec, name = engine.artifact.input, engine.artifact.name
     square = spec.shape[1] if spec.shape[1] == spec.shape[2] else 0
-    data = need("bsnn.data.finder").named(name, "test", root, size=square, time_steps=engine.time_steps)
+    settings = {"size": square, "time_steps": engine.time_steps, "group": group}
+    data = need("bsnn.data.finder").named(name, "test", root, **settings)
     if tuple(data.classes) != engine.classes or data.shape[-3:] != spec.shape:
         raise UserError(
             f"data: {len(data.classes)} classes of shape {data.shape[-3:]}; the model has {len(engine.classes)} of "
@@ -140,12 +147,24 @@ def held_out_samples(engine: Engine, root: str | None, count: int) -> np.ndarray
     return x
 
 
-def evaluate_model(engine: Engine, root: str | None) -> dict[str, Any]:
-    """Test accuracy of a deployed network.
+def evaluate_model(engine: Engine, root: str | None, group: str = "") -> dict[str, Any]:
+    """Test accuracy of a deployed network, and the share of the test set that it would reject, if it can.
+
+    The accuracy is that of the nearest classes, whether they are rejected or not.
 
     Args:
         engine: The network.
         root: Folder of the data; None for what `bsnn.data` has downloaded, by the network's name.
+        group: How its files were grouped in training; see `bsnn.data.folder`.
     """
-    found = accuracy(engine.predict, batches(engine, held_out_set(engine, root)))
-    return {"test_accuracy": found.accuracy, "samples": found.samples, "kernel": engine.kernel}
+    rejected = 0
+
+    def predict(x: np.ndarray) -> np.ndarray:
+        nonlocal rejected
+        outputs = engine.outputs(x)
+        rejected += int(engine.rejects(outputs).sum())
+        return outputs.argmax(axis=1)
+
+    found = accuracy(predict, batches(engine, held_out_set(engine, root, group)))
+    result = {"test_accuracy": found.accuracy, "samples": found.samples, "kernel": engine.kernel}
+    return result if engine.artifact.reject_below is None else result | {"rejected": rejected / found.samples}

@@ -43,6 +43,7 @@ def inspect(artifact: Artifact) -> dict[str, Any]:
         "classes": len(artifact.classes),
         "input_shape": list(artifact.input.shape),
         "time_steps": artifact.time_steps,
+        "reject_below": artifact.prominence,
         "model_bytes": len(encode(artifact)),
         "weight_bytes": artifact.weight_bytes,
         **device.figures(),
@@ -121,6 +122,7 @@ def inspect_text(result: dict[str, Any]) -> str:
         f"{result['name']}: {result['classes']} classes from {shape}, T = {result['time_steps']}, "
         f"{result['model_bytes']:,} bytes",
         *_device_text(result),
+        *_reject_text(result),
         "",
         f"{'layer':<24}{'output':>14}{'weights':>12}{'flash':>11}{'RAM':>9}{'scratch':>9}{'firing':>14}"
         f"{'additions':>15}{'multiplications':>17}{'int8, once':>15}",
@@ -155,6 +157,12 @@ def _device_text(result: dict[str, Any]) -> list[str]:
         f"{result['value_bytes']:,} of values between layers, {result['scratch_bytes']:,} of scratch",
         f"{result['stream_ram_bytes']:,} bytes of RAM as a stream, which keeps all membranes",
     ]
+
+
+def _reject_text(result: dict[str, Any]) -> list[str]:
+    below = result["reject_below"]
+    words = f"`none of these` if the largest logit lies less than {below:.3f} above the mean of all"
+    return [] if below is None else [words]
 
 
 def _rate(line: dict[str, Any]) -> str:

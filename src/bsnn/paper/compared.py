@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bsnn.paper.numbers import TABLE_2, TABLE_5, Published
 from bsnn.train.config import Config
-from bsnn.train.recipes import SMALL, Recipe
+from bsnn.train.recipes import SMALL, Recipe, without_room
 
 VGG11 = (64, 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512)
 _CIFAR: dict[str, Any] = {"crop_padding": 4, "flip": True, "cutout": 16, "autoaugment": True}
@@ -165,7 +165,7 @@ _SLTT_IMAGENET = Config(
 
 
 def _small(base: str, **fields: Any) -> Config:
-    return replace(SMALL[base].config, **fields)
+    return replace(without_room(SMALL[base].config), **fields)
 
 
 def _cbp(name: str, data: str, first: Config, then: Config, how: str, method: str | None) -> tuple[Compared, Compared]:

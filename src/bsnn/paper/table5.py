@@ -9,6 +9,7 @@ from bsnn.paper.numbers import TABLE_5, Published
 from bsnn.paper.recipes import RECIPE_OF, recipe
 from bsnn.paper.sizes import stored_bytes
 from bsnn.train.config import Config
+from bsnn.train.recipes import without_room
 
 
 def measure(settings: Settings) -> Findings:
@@ -45,7 +46,7 @@ def _run_name(row: Published) -> str:
 
 def _config(settings: Settings, row: Published) -> Config:
     """The row's own recipe, or at the small scale its method."""
-    name, small = RECIPE_OF[row], recipe("speech-commands-small")
+    name, small = RECIPE_OF[row], without_room(recipe("speech-commands-small"))
     if settings.scale == "paper" or name not in COMPARED:
         config = config_at(settings, small, name)
     else:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from bsnn.optim.rules import label
 from bsnn.report._html import document, figure_grid, table
 from bsnn.report.figures import line_chart, matrix_chart
-from bsnn.train.config import written
 from bsnn.train.effects import is_own
+from bsnn.train.fields import written
 from bsnn.train.metrics import EpochMetrics, Split
 
 _COUNTED, _OF_PROCESS = "memory of training, counted", "peak of the process"

@@ -12,7 +12,8 @@ from bsnn.atomic import write_file
 from bsnn.errors import UserError
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.report.page import Confusion, RunRecord, page
-from bsnn.train.config import Config, config_from_json, why_unused, written
+from bsnn.train.config import Config, config_from_json, why_unused
+from bsnn.train.fields import written
 from bsnn.train.load import measure_run
 from bsnn.train.metrics import check_metrics
 from bsnn.train.stages import described

@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 from bsnn.data.augment import Augmentation
 from bsnn.data.dataset import Dataset
 from bsnn.data.finder import named
+from bsnn.data.groups import without_some_groups
+from bsnn.data.sounds import BACKGROUND, SoundAugmentation, augmented_sounds
 from bsnn.data.spec import DataSpec
 from bsnn.data.subset import some_samples, without_some_samples
 from bsnn.errors import UserError
@@ -26,6 +28,7 @@ from bsnn.nn.trace import gradient_rule
 from bsnn.online.loss import step_loss
 from bsnn.optim import FlipOptimizer, Schedule, constant, cosine, inverse_sqrt, rules, step_decay, warmup
 from bsnn.train.config import Config
+from bsnn.train.effects import SOUND_FIELDS
 from bsnn.train.own import NOTHING, Own, check_optimizers, filled, keeps_graph
 
 
@@ -81,7 +84,12 @@ def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:
     """
     train = _part(config, "train", root)
     if config.validation_samples:
-        train, held_out = without_some_samples(train, config.validation_samples)
+        # Official speakers of Speech Commands stay apart too; the first part of a file name is the speaker.
+        group = config.group or ("1" if config.dataset == "speech_commands" else "")
+        if group:
+            train, held_out = without_some_groups(train, config.validation_samples, group)
+        else:
+            train, held_out = without_some_samples(train, config.validation_samples)
     else:
         held_out = load_test_set(config, root)
     if config.train_samples > len(train):
@@ -89,7 +97,10 @@ def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:
             f"train_samples: received {config.train_samples}; expected at most the {len(train)} there are to train "
             "on, or 0 for all of them."
         )
-    return some_samples(train, config.train_samples or len(train)), held_out
+    train = some_samples(train, config.train_samples or len(train))
+    if train.kind == "sound" and (settings := build_sound_augmentation(config)):
+        train = augmented_sounds(train, settings)
+    return train, held_out
 
 
 def load_test_set(config: Config, root: str | None) -> Dataset:
@@ -100,10 +111,14 @@ def load_test_set(config: Config, root: str | None) -> Dataset:
 def load_spec(config: Config, root: str | None) -> DataSpec:
     """What the network of a config must know about its data."""
     return DataSpec.of(_part(config, "train", root))
+def load_threshold_set(config: Config, root: str | None) -> Dataset:
+    """The sounds that the threshold of `reject` is chosen on: those for validation or, without them, the test set."""
+    return _part(config, "val", root)
 
 
 def _part(config: Config, split: str, root: str | None) -> Dataset:
-    return named(config.dataset, split, root, size=config.image_size, time_steps=config.time_steps)
+    size, steps = config.image_size, config.time_steps
+    return named(config.dataset, split, root, size=size, time_steps=steps, group=config.group)
 
 
 def build_augmentation(config: Config, scale: float = 1.0) -> Augmentation:
@@ -123,6 +138,12 @@ def build_augmentation(config: Config, scale: float = 1.0) -> Augmentation:
         alternating_flip=config.alternating_flip,
         mixup=config.mixup,
     )
+
+
+def build_sound_augmentation(config: Config) -> SoundAugmentation:
+    """What is done to training sounds; a network that is to reject some also hears noise and silence alone."""
+    fields = {name: getattr(config, name) for name in SOUND_FIELDS if name != "reject"}
+    return SoundAugmentation(**fields, background=BACKGROUND if config.reject else 0.0)
 
 
 def build_optimizers(config: Config, net: nn.Module, own: Own = NOTHING) -> list[Optimizer]:

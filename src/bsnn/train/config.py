@@ -5,19 +5,18 @@ The help of a field is the help of its option on the command line. Nothing here 
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
-from bsnn.errors import UserError
 from bsnn.optim import rules
+from bsnn.train.config_checks import check_config
 from bsnn.train.effects import (
     ONLY_BINARY,
     ONLY_MIXED,
-    PLAN_WORDS,
+    ONLY_SOUNDS,
     Unused,
     is_own,
     only,
@@ -25,9 +24,10 @@ from bsnn.train.effects import (
     unused_by_network,
     unused_by_neuron,
     unused_by_rule,
+    unused_noise,
     unused_plan,
 )
-from bsnn.train.stages import Changes, check_stages, stages_text
+from bsnn.train.stages import Changes, check_stages
 
 DataName = Literal[
     "digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "imagenet", "dvs_cifar10", "nmnist",
@@ -81,6 +81,13 @@ class Config:
     train_samples: int = _setting(0, "train on so many samples, spread evenly over the set; 0 takes all")
     validation_samples: int = _setting(
         0, "hold out so many training samples, spread evenly, and measure each epoch on them, not on the test set"
+    )
+    group: str = _setting(
+        "",
+        "keep files of one group, such as a speaker, in one split of your own data: folder, for the folder below the "
+        "class, or the number of the part of the file name that names it (2 for jackson in 7_jackson_32.wav)",
+        metavar="folder|N",
+        unused=only("--dataset folder", lambda config: config.dataset == "folder"),
     )
 
     model: str = _setting(
@@ -229,6 +236,35 @@ class Config:
         0.0, "α of mixup: each image is mixed with another one by a share from Beta(α, α); 0 for none"
     )
 
+    time_shift: float = _setting(
+        0.0, "move sounds by up to so many seconds, either way; 0 for none", heading="sounds", unused=ONLY_SOUNDS
+    )
+    speed_change: float = _setting(
+        0.0, "play sounds faster or slower by up to this share, such as 0.1; 0 for none", unused=ONLY_SOUNDS
+    )
+    gain_change: float = _setting(
+        0.0,
+        "make sounds louder or quieter by up to so many decibels, clipped at 16 bits; 0 for none",
+        unused=ONLY_SOUNDS,
+    )
+    noise: float = _setting(
+        0.0,
+        "background noise of up to this amplitude relative to a sound's, such as 0.3 (10 dB below it); 0 for none",
+        unused=ONLY_SOUNDS,
+    )
+    noise_folder: str = _setting(
+        "",
+        "recordings to take the noise from; otherwise it is generated",
+        metavar="DIR",
+        unused=unused_noise,
+    )
+    reject: float = _setting(
+        0.0,
+        "train on noise and silence alone too, and let the model file say `none of these` to this share of held-out "
+        "sounds, such as 0.01; 0 names a class for any sound",
+        unused=ONLY_SOUNDS,
+    )
+
     init_from: str = _setting(
         "",
         "run directory or checkpoint to take the weights from, and their momentum",
@@ -254,91 +290,10 @@ class Config:
     final_test: bool = _setting(True, "with validation_samples: measure the result on the test set, once, at the end")
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high or value == math.inf:
-                expected = f"at least {low}" if high == math.inf else f"{low} to {high}"
-                raise UserError(f"{name}: received {value}; expected a number, {expected}.")
-        if self.momentum_bits not in (8, 32):
-            raise UserError(f"momentum_bits: received {self.momentum_bits}; expected 8 or 32.")
-        if self.model in PLAN_WORDS:
-            self._check_plan(PLAN_WORDS[self.model])
-        if self.nesterov and self.real_optimizer == "sgd" and not self.sgd_momentum:
-            raise UserError("nesterov: received yes without a momentum; expected sgd_momentum above 0, such as 0.9.")
-        for name, known in _NAMED.items():
-            if (value := getattr(self, name)) not in known and not is_own(value):
-                raise UserError(
-                    f"{name}: received {value!r}; expected one of {', '.join(known)}, or module:Name for your own."
-                )
-        self._check_selection()
-        if self.method and not is_own(self.method):
-            raise UserError(f"method: received {self.method!r}; expected module:Class, or none.")
+        check_config(self)
         if self.stages:
             object.__setattr__(self, "stages", tuple(map(Changes, self.stages)))
             check_stages(self)
-        for setting in dataclasses.fields(self):
-            value, choices = getattr(self, setting.name), choices_of(setting)
-            if choices and value not in choices:
-                raise UserError(f"{setting.name}: received {value!r}; expected one of {', '.join(choices)}.")
-
-    def _check_plan(self, words: tuple[str, ...]) -> None:
-        channels, word = [part for part in self.plan if part not in words], words[0]
-        if any(not isinstance(part, int) or part < 1 for part in channels):
-            raise UserError(
-                f"plan: received {written(self.plan)}; the model {self.model} expects channels and "
-                f"{' or '.join(map(repr, words))}, as 32,{word},64."
-            )
-        if self.weights == "binary" and len(channels) < 2:
-            raise UserError(
-                f"plan: received {written(self.plan)}; expected channels of two layers or more, as 32,{word},64: the "
-                "first is real-valued."
-            )
-
-    def _check_selection(self) -> None:
-        """Refuses what needs held-out samples if there are none, and what would make the test set one."""
-        needing = {
-            "select": self.select == "validation",
-            "early_stopping": self.early_stopping > 0,
-            "final_test": not self.final_test,
-        }
-        for name in (name for name, needed in needing.items() if needed and not self.validation_samples):
-            raise UserError(
-                f"{name}: received {written(getattr(self, name))} without held-out samples; set validation_samples, "
-                "the number of training samples to hold out."
-            )
-        if self.select == "test" and self.validation_samples:
-            raise UserError(
-                "select: received test with validation_samples, which keep the test set for the end; expected "
-                "validation, or no validation_samples."
-            )
-
-
-_NAMED: dict[str, tuple[str, ...]] = {
-    "model": ("vgg11", "resnet18", "resnet18-released", "vgg", "residual"),
-    "neuron": ("lif", "if", "plif", "hard-lif", "alif"),
-    "gradient": ("ottt", "ndot", "sltt", "bptt", "bptt-full"),
-    "optimizer": rules.names(),
-    "loss": ("mixed",),
-}
-"""Fields that name a part of the library, or one of the user's own."""
-
-_RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
-    **dict.fromkeys(("image_size", "train_samples", "validation_samples", "crop_padding", "cutout"), (0, math.inf)),
-    "evaluation_interval": (1, math.inf),
-    "early_stopping": (0, math.inf),
-    **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
-    **dict.fromkeys(("weight_decay", "clip_norm", "mixup"), (0, math.inf)),
-    **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
-    **dict.fromkeys(("warmup", "label_smoothing"), (0, 1)),
-    **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),
-    "seed": (0, 2**63 - 1),
-}
-
-
-def choices_of(setting: dataclasses.Field) -> tuple[str, ...]:
-    """What a field may be, if it is one of a few words."""
-    return get_args(setting.type) if get_origin(setting.type) is Literal else ()
 
 
 def why_unused(config: Config, name: str) -> str:
@@ -350,21 +305,6 @@ def why_unused(config: Config, name: str) -> str:
     """
     setting = next(setting for setting in dataclasses.fields(config) if setting.name == name)
     return setting.metadata["unused"](config, name) if getattr(config, name) else ""
-
-
-def written(value: Any) -> str:
-    """A field as one would write it on the command line.
-
-    Example:
-        >>> written((32, "pool")), written(True), written(""), written(({"epochs": 2, "time_steps": 1},))
-        ('32,pool', 'yes', 'none', 'epochs=2,time_steps=1')
-    """
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
-        return stages_text(value)
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return text or "none"
 
 
 def config_from_json(content: dict[str, Any]) -> Config:
@@ -382,7 +322,19 @@ def config_from_json(content: dict[str, Any]) -> Config:
 
 def data_of_run(run: Path) -> str | None:
     """The folder of data that a run was started with, if its config.json can tell."""
+    return _recorded(run, "data")
+
+
+def group_of_run(run: Path) -> str:
+    """How a run has grouped its files, if its config.json can tell."""
+    return _recorded(run, "config", "group") or ""
+
+
+def _recorded(run: Path, *keys: str) -> Any:
     try:
-        return json.loads((run / "config.json").read_text())["data"]
+        content = json.loads((run / "config.json").read_text())
+        for key in keys:
+            content = content[key]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return content

@@ -37,7 +37,7 @@ class Progress:
         self.bar.update()
         if self.bar.disable:
             return
-        accuracy, memory = trainer.tally.correct / trainer.tally.seen, peak_bytes_of_process(trainer.world.device) / 1e9
+        accuracy, memory = trainer.tally.accuracy, peak_bytes_of_process(trainer.world.device) / 1e9
         flips = f", {trainer.flip.flip_ratio:.2%} flips" if trainer.flip else ""
         text = f"epoch {trainer.epoch + 1}, accuracy {accuracy:.3f}{flips}, {memory:.2f} GB"
         self.bar.set_description(text, refresh=False)

@@ -33,6 +33,12 @@ def only(words: str, holds: Callable[["Config"], bool]) -> Unused:
 
 
 ONLY_BINARY = only("--weights binary", lambda config: config.weights == "binary")
+SOUND_FIELDS = ("time_shift", "speed_change", "gain_change", "noise", "noise_folder", "reject")
+"""The fields that have an effect on sounds alone."""
+# What lies in a folder of the user's own is found out when it is read; images and events there are left as they are.
+ONLY_SOUNDS = only(
+    "--dataset speech_commands or folder", lambda config: config.dataset in ("speech_commands", "folder")
+)
 ONLY_MIXED = only("--loss mixed", lambda config: config.loss == "mixed")
 
 
@@ -72,6 +78,11 @@ def unused_by_network(config: "Config", name: str) -> str:
     taken = _arguments_of(config, "model")
     ways = {name, "config"} | ({"neuron"} if name in ("neuron", "leak", "threshold", "surrogate") else set())
     return "" if taken is None or taken & ways else f"{config.model} takes no argument {' or '.join(sorted(ways))}"
+
+
+def unused_noise(config: "Config", name: str) -> str:
+    """For the folder of noise."""
+    return ONLY_SOUNDS(config, name) or only("--noise or --reject", lambda c: bool(c.noise or c.reject))(config, name)
 
 
 def unused_plan(config: "Config", name: str) -> str:

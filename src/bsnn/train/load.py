@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from bsnn import zoo
 from bsnn.data.dataset import Dataset
+from bsnn.data.folders import is_split_at_random
+from bsnn.data.groups import mixed_groups
 from bsnn.data.loader import Loader
 from bsnn.data.resizing import at_size
 from bsnn.data.spec import DataSpec
@@ -136,7 +138,10 @@ def _finished_epoch(run: RunDirectory, checkpoint: CheckpointName | None) -> dic
             f"{run.path} has no best checkpoint, because nothing was held out to choose it by; expected a run with "
             "--validation-samples (or --select test). Take the last: --checkpoint last."
         )
-    return load(run.checkpoints.best)
+    best = load(run.checkpoints.best)
+    # What was measured when the run had ended is not in the checkpoint of that epoch.
+    best["history"][-1:] = [line for line in state["history"] if line["epoch"] == best["history"][-1]["epoch"]]
+    return best
 
 
 def _existing(path: Path) -> RunDirectory:
@@ -160,6 +165,8 @@ def build_trainer(
     with _explaining(state) if state is not None else contextlib.nullcontext():
         trainer = Trainer(config, *sets, world, workers, source, own)
     notes = [] if state is None else trainer.load_state(state)
+    if state is None and config.dataset == "folder" and not config.group and is_split_at_random(Path(data or "")):
+        notes += [note for note in [mixed_groups(*sets)] if note]
     if summed([trainer.batches], world) != [trainer.batches * world.size]:
         raise UserError("the processes found different checkpoints; expected an --out that all machines share.")
     return trainer, notes
@@ -254,4 +261,5 @@ def evaluate_run(
         "test_loss": found.loss,
         "samples": found.samples,
         "firing_rates": found.firing_rates,
+        **{key: trained.metrics[key] for key in ("reject_below",) if key in trained.metrics},
     }

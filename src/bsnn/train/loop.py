@@ -14,19 +14,21 @@ from bsnn.data.loader import Loader
 from bsnn.data.resizing import at_size
 from bsnn.errors import UserError
 from bsnn.kernels import is_available
-from bsnn.train.build import load_test_set
+from bsnn.train.build import load_test_set, load_threshold_set
 from bsnn.train.callbacks import Callbacks
 from bsnn.train.checkpoint import load
-from bsnn.train.config import Config, data_of_run, written
+from bsnn.train.config import Config, data_of_run
 from bsnn.train.display import Progress, TensorBoard, report
 from bsnn.train.distributed import World, joined_world, summed
+from bsnn.train.fields import written
 from bsnn.train.fit import check_disk, check_image_size, check_memory
 from bsnn.train.load import build_trainer
 from bsnn.train.measure import measured_as
 from bsnn.train.metrics import EpochMetrics, accuracy_on
 from bsnn.train.own import NOTHING, Loss, Model, Optimizers, Own
+from bsnn.train.rejection import threshold_for
 from bsnn.train.run import RunDirectory, saved_config
-from bsnn.train.selection import best_epoch, is_finished, is_trained, selected_epoch, why_stopped
+from bsnn.train.selection import best_epoch, is_finished, is_trained, missing, selected_epoch, why_stopped
 from bsnn.train.trainer import Trainer
 
 
@@ -91,7 +93,7 @@ def train(
         if state is not None:
             _check_same(run.path, config, saved_config(state))
             data = data or data_of_run(run.path)
-            if is_finished(config, state["history"]):
+            if is_finished(config, state["history"], state["data"]["kind"]):
                 if world.is_first:
                     run.restore(state, data)
                 return _result(run, config, state["history"], finished_before=True)
@@ -104,6 +106,7 @@ def train(
             (run.path / "model.bsnn").unlink(missing_ok=True)
             run.start(config, data, trainer.origins)
             run.write_history(trainer.history)
+            run.write_held_out(trainer.split, trainer.held_out_loader.dataset, data)
         for note in notes:
             report(f"warning: {note}")
         _Epochs(trainer, run, told, checkpoint_minutes, data).run()
@@ -190,8 +193,8 @@ class _Epochs:
             while not is_trained(self.config, trainer.history):
                 trainer.train_epoch(self.after_batch)
                 self.end_epoch(trainer.finish_epoch())
-            if not is_finished(self.config, trainer.history):
-                self.test()
+            if not is_finished(self.config, trainer.history, trainer.spec.kind):
+                self.conclude()
         finally:
             self.callbacks.on_end(trainer)
 
@@ -232,20 +235,34 @@ class _Epochs:
             self.directory.write_history(self.trainer.history)
         self.save(best)
 
-    def test(self) -> None:
-        """Measures the selected epoch on the test set, which nothing has looked at before."""
+    def conclude(self) -> None:
+        """Measures the selected epoch on what nothing has looked at before."""
         trainer, line = self.trainer, selected_epoch(self.config, self.trainer.history)
         last = {name: tensor.clone() for name, tensor in trainer.net.state_dict().items()}
         if line is not trainer.history[-1]:
             trainer.net.load_state_dict(load(self.directory.checkpoints.best)["net"])
-        held_out = trainer.held_out_loader
+        todo = missing(self.config, line, trainer.spec.kind)
+        if "test_accuracy" in todo:
+            self.test(line)
+        if "reject_below" in todo:
+            samples = trainer.held_out_loader.dataset
+            if not self.config.validation_samples:
+                samples = load_threshold_set(self.config, self.data)
+            steps, size = trainer.stage.config.time_steps, self.config.batch_size
+            line["reject_below"] = threshold_for(trainer.net, samples, self.config.reject, steps, self.world, size)
+        trainer.net.load_state_dict(last)
+        self.keep()
+
+    def test(self, line: EpochMetrics) -> None:
+        """Measures the network as it is on the test set."""
+        trainer, held_out = self.trainer, self.trainer.held_out_loader
         share = {"rank": held_out.rank, "world_size": held_out.world_size, "device": held_out.device}
         # A run that was stopped in an early stage is measured with the images of that stage.
         test_set = at_size(load_test_set(self.config, self.data), trainer.stage.shrunk_to)
+        if self.world.is_first:
+            self.directory.write_held_out("test", test_set, self.data)
         found = trainer.evaluate(Loader(test_set, held_out.batch_size, workers=held_out.workers, **share))
-        trainer.net.load_state_dict(last)
         line |= measured_as("test", found)
-        self.keep()
 
 
 def _result(run: RunDirectory, config: Config, history: list[EpochMetrics], finished_before: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bsnn.data.loader import Loader
 from bsnn.online.evaluate import evaluate
@@ -52,6 +52,24 @@ def measure(net: nn.Module, loader: Loader, time_steps: int | None, world: World
         firing_rates={name: rate / samples for name, rate in zip(names, rates, strict=True)},
         confusion=confusion.tolist(),
     )
+
+
+def judged(logits: Tensor, labels: Tensor) -> tuple[int, int]:
+    """How many samples of a batch got their class, and how many have one.
+
+    Args:
+        logits: [B, classes].
+        labels: Class indices, [B]; or the share of each class, [B, classes]: the largest counts, and a sample that
+            belongs to all classes alike has none.
+
+    Example:
+        >>> judged(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([[0.7, 0.3], [0.5, 0.5]]))
+        (1, 1)
+    """
+    if labels.dim() == 1:
+        return int((logits.argmax(dim=1) == labels).sum()), len(labels)
+    has_class = labels.amax(dim=1) > labels.amin(dim=1)
+    return int(((logits.argmax(dim=1) == labels.argmax(dim=1)) & has_class).sum()), int(has_class.sum())
 
 
 def measured_as(split: Split, found: Measurement) -> EpochMetrics:

@@ -34,6 +34,8 @@ class EpochMetrics(TypedDict):
     test_loss: NotRequired[float]
     firing_rates: NotRequired[dict[str, float]]
     """Share of the neurons that fired per time step, by layer."""
+    reject_below: NotRequired[float]
+    """Of the selected epoch, if the config says `reject`: see `bsnn.train.rejection`."""
     stopped: NotRequired[str]
     """Why training ended after this epoch, if it ended before its time."""
     training_bytes: NotRequired[int]
@@ -112,11 +114,23 @@ class Tally:
     """What adds up over an epoch, over all processes."""
 
     loss: float = 0.0
-    correct: float = 0
     seen: float = 0
+    correct: float = 0
+    judged: float = 0
+    """Samples that have a class."""
     seconds: float = 0.0
     flips: list[int] = field(default_factory=list)
     """By binary parameter."""
     flip_updates: int = 0
     training_bytes: int = 0
     """The most that the first two updates held, of each stage so far."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the samples with a class that got it."""
+        return self.correct / max(self.judged, 1)
+
+    def add(self, loss: float, seen: float, correct: float, judged: float) -> None:
+        """Adds the sums of a batch."""
+        self.loss, self.seen = self.loss + loss, self.seen + seen
+        self.correct, self.judged = self.correct + correct, self.judged + judged

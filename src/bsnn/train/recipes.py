@@ -16,6 +16,15 @@ class Recipe(NamedTuple):
     config: Config
 
 
+ROOM = {"time_shift": 0.2, "speed_change": 0.1, "gain_change": 10.0, "noise": 0.6, "reject": 0.01}
+"""What recipes for sounds add, so that a network works beyond the recordings that it was trained on."""
+
+
+def without_room(config: Config) -> Config:
+    """A config without them, as in papers, which train on the recordings as they are."""
+    return replace(config, **dict.fromkeys(ROOM, 0.0))
+
+
 _SMALL = Config(
     model="vgg",
     plan=(32, "pool", 64, "pool", 128, "pool", 256),
@@ -81,10 +90,10 @@ SMALL = {
     ),
     "speech-commands-small": Recipe(
         "Google Speech Commands, or some of its words, on two CPU cores: T = 4.",
-        replace(_SMALL, dataset="speech_commands", time_steps=4, epochs=30, crop_padding=2),
+        replace(_SMALL, dataset="speech_commands", time_steps=4, epochs=30, crop_padding=2, **ROOM),
     ),
     "folder": Recipe(
         "Your own images, sounds or event recordings, one folder per class.",
-        replace(_SMALL, dataset="folder", time_steps=4, image_size=32, epochs=30),
+        replace(_SMALL, dataset="folder", time_steps=4, image_size=32, epochs=30, **ROOM),
     ),
 }

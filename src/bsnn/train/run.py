@@ -1,4 +1,4 @@
-"""The files of one run: config.json, metrics.jsonl (one line per epoch), checkpoints/ and tensorboard/."""
+"""The files of one run: config.json, metrics.jsonl (one line per epoch), held_out.json, checkpoints/, tensorboard/."""
 
 import dataclasses
 import fcntl
@@ -13,10 +13,11 @@ from typing import Any
 
 import bsnn
 from bsnn.atomic import write_file, writing
+from bsnn.data.dataset import Dataset
 from bsnn.errors import UserError
 from bsnn.train.checkpoint import Checkpoints
 from bsnn.train.config import Config, config_from_json
-from bsnn.train.metrics import EpochMetrics
+from bsnn.train.metrics import EpochMetrics, Split
 from bsnn.train.origin import Origin
 
 
@@ -77,6 +78,22 @@ class RunDirectory:
             "git_commit": git_commit(),
         }
         write_file(self.path / "config.json", (json.dumps(content, indent=1) + "\n").encode())
+
+    def write_held_out(self, split: Split, samples: Dataset, data: str | None) -> None:
+        """Writes to held_out.json which files a split holds, beside those of others, if its samples are files.
+
+        Args:
+            split: What its accuracy is called.
+            samples: Its samples.
+            data: The folder of the data, which paths are relative to.
+        """
+        paths = getattr(samples, "paths", None)
+        if paths is None:
+            return
+        place, root = self.path / "held_out.json", os.path.abspath(data or "/")
+        known = json.loads(place.read_text()) if self._holds(place.name, json.loads) else {}
+        known[split] = [os.path.relpath(path, root) for path in paths]
+        write_file(place, (json.dumps(known, indent=1) + "\n").encode())
 
     def restore(self, state: dict[str, Any], data: str | None) -> None:
         """Writes config.json and metrics.jsonl again from a checkpoint if they are gone or damaged."""

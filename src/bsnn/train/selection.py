@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bsnn.data.dataset import Kind
 from bsnn.train.config import Config
 from bsnn.train.metrics import EpochMetrics, Split, accuracy_on
 
@@ -41,7 +42,19 @@ def is_trained(config: Config, history: Sequence[EpochMetrics]) -> bool:
     return len(history) >= config.epochs or why_stopped(history) is not None
 
 
-def is_finished(config: Config, history: Sequence[EpochMetrics]) -> bool:
-    """Whether nothing is left to do: training has ended, and the test set was measured if it should be."""
-    untested = config.validation_samples and config.final_test
-    return is_trained(config, history) and not (untested and "test_accuracy" not in selected_epoch(config, history))
+def is_finished(config: Config, history: Sequence[EpochMetrics], kind: Kind = "image") -> bool:
+    """Whether nothing is left to do: training has ended, and what is measured after it was.
+
+    Args:
+        config: The config of the run.
+        history: Its epochs so far.
+        kind: What its samples are.
+    """
+    return is_trained(config, history) and not missing(config, selected_epoch(config, history), kind)
+
+
+def missing(config: Config, line: EpochMetrics, kind: Kind) -> list[str]:
+    """Which of the metrics of the selected epoch that are measured when training has ended are still to come."""
+    wanted = ["test_accuracy"] if config.validation_samples and config.final_test else []
+    wanted += ["reject_below"] if config.reject and kind == "sound" else []
+    return [name for name in wanted if name not in line]

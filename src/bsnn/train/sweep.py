@@ -12,8 +12,9 @@ from typing import Any
 
 from bsnn.atomic import write_file
 from bsnn.errors import UserError
-from bsnn.train.config import Config, why_unused, written
+from bsnn.train.config import Config, why_unused
 from bsnn.train.distributed import joined_world
+from bsnn.train.fields import written
 from bsnn.train.loop import train
 from bsnn.train.trainer import Diverged
 

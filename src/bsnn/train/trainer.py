@@ -47,7 +47,7 @@ from bsnn.train.config import Config
 from bsnn.train.distributed import World, check_identical, summed
 from bsnn.train.effects import is_own
 from bsnn.train.initial import take_momentum, take_weights
-from bsnn.train.measure import Measurement, measure, measured_as, peak_bytes_of_process
+from bsnn.train.measure import Measurement, judged, measure, measured_as, peak_bytes_of_process
 from bsnn.train.method import build_method, check_sequences, has_penalty
 from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
 from bsnn.train.origin import Origin, changes, origin
@@ -265,18 +265,16 @@ class Trainer:
             raise Diverged(f"a gradient in {place}") from error
         for schedule in self.schedules:
             schedule.step()
-        # Of a mixture, the label with the larger share counts.
-        wanted = labels if labels.dim() == 1 else labels.argmax(dim=1)
-        correct = int((outcome.logits.argmax(dim=1) == wanted).sum())
         # The sums of all processes, so that any number of them can go on from a checkpoint.
-        sums = summed([float(outcome.loss) / share * len(labels), correct, len(labels)], self.world)
+        loss_sum = float(outcome.loss) / share * len(labels)
+        sums = summed([loss_sum, len(labels), *judged(outcome.logits, labels)], self.world)
         if not np.isfinite(sums[0]):
             raise Diverged(f"the loss in {place}")
-        tally.loss, tally.correct, tally.seen = tally.loss + sums[0], tally.correct + sums[1], tally.seen + sums[2]
+        tally.add(*sums)
         self.batch += 1
         self.batches += 1
         if method is not None:
-            method.after_update(self, sums[0] / sums[2])
+            method.after_update(self, sums[0] / sums[1])
 
     def standing_bytes(self) -> int:
         """Of weights, BatchNorm's statistics and optimizer states."""
@@ -310,7 +308,7 @@ class Trainer:
         line: EpochMetrics = {
             "epoch": self.epoch + 1,
             "train_loss": tally.loss / tally.seen,
-            "train_accuracy": tally.correct / tally.seen,
+            "train_accuracy": tally.accuracy,
             "learning_rate": next((o.param_groups[0]["lr"] for o in self._ordinary), 0.0),
             "seconds": tally.seconds,
             "peak_bytes": peak_bytes_of_process(self.world.device),

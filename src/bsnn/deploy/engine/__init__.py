@@ -70,6 +70,15 @@ class Engine:
         """
         return self.outputs(inputs, normalized=normalized).argmax(axis=1)
 
+    def rejects(self, outputs: np.ndarray, time_steps: int | None = None) -> np.ndarray:
+        """Which inputs are none of the classes, `[B]`, by the threshold of the model file; never one without it.
+
+        Args:
+            outputs: What `outputs` has returned.
+            time_steps: How many they are sums over, if they are of events with another number of frames than T.
+        """
+        return self.artifact.rejects(outputs, time_steps or self.time_steps)
+
     def outputs(
         self, inputs: np.ndarray, record: dict[str, np.ndarray] | None = None, *, normalized: bool = False
     ) -> np.ndarray:

@@ -101,7 +101,7 @@ typedef {kind} bsnn_input;
 /* Computes all BSNN_TIME_STEPS time steps of an input, which is a frame, {shown};
    writes the summed outputs, which need not be zero before, and returns the class. */
 int bsnn_predict(const bsnn_input *input, int64_t outputs[BSNN_CLASSES]);
-
+{_REJECTS_HEADER.format(below=artifact.reject_below) if artifact.reject_below is not None else ""}
 /* A stream, in stream.c: begin with bsnn_reset, which zeroes the membranes, then one frame and time step per call. Its
    outputs are added to `outputs`: zero them yourself whenever a sum is to begin. It shares its workspace with
    bsnn_predict, {"and its membranes: a prediction ends a stream" if device.by_steps else "but not its membranes"}. */
@@ -196,8 +196,29 @@ int bsnn_predict(const bsnn_input *input, int64_t outputs[BSNN_CLASSES])
             best = c;
     return best;
 }}
+{_REJECTS if artifact.reject_below is not None else ""}"""
+
+
+_REJECTS_HEADER = """
+/* Whether outputs, summed over so many time steps, are none of the classes; bsnn_predict names the nearest class all
+   the same. */
+#define BSNN_REJECT_BELOW INT64_C({below})
+int bsnn_rejects(const int64_t outputs[BSNN_CLASSES], int time_steps);
 """
 
+_REJECTS = """
+int bsnn_rejects(const int64_t outputs[BSNN_CLASSES], int time_steps)
+{
+    int64_t sum = 0, largest = outputs[0];
+    int c;
+    for (c = 0; c < BSNN_CLASSES; c++) {
+        sum += outputs[c];
+        if (outputs[c] > largest)
+            largest = outputs[c];
+    }
+    return BSNN_CLASSES * largest - sum < BSNN_REJECT_BELOW * time_steps;
+}
+"""
 
 _PREDICT = """    bsnn_compute(input, BSNN_TIME_STEPS, 0, outputs);"""
 

@@ -1,12 +1,14 @@
 """The whole deployed network: its input, its layers and the values that they make."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from bsnn.deploy.schema._layers import Layer, Lif
 from bsnn.deploy.schema._value import MAX_SIDE, BadModel, Shape, Value
+from bsnn.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Artifact:
     input: InputSpec
     layers: tuple[Layer, ...]
     output_scale: float
+    reject_below: int | None = None
+    """See `rejects`; None if every input has a class."""
     values: tuple[Value, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,6 +100,33 @@ class Artifact:
                 f"{(len(self.classes), 1, 1)}, one output per class."
             )
         object.__setattr__(self, "values", tuple(values))
+
+    def rejecting(self, prominence: float) -> "Artifact":
+        """The same network with a threshold.
+
+        Args:
+            prominence: How far the largest logit must lie above the mean of all, of logits' means over time.
+        """
+        if not 0 <= prominence < math.inf:
+            raise UserError(f"reject_below: received {prominence}; expected a number, at least 0.")
+        return replace(self, reject_below=round(prominence * len(self.classes) / self.output_scale))
+
+    @property
+    def prominence(self) -> float | None:
+        """The threshold in logits, as `rejecting` takes it."""
+        return None if self.reject_below is None else self.reject_below * self.output_scale / len(self.classes)
+
+    def rejects(self, outputs: np.ndarray, time_steps: int) -> np.ndarray:
+        """Which inputs are none of the classes, `[B]`.
+
+        Args:
+            outputs: Sums over time, `[B, classes]`.
+            time_steps: Over how many time steps.
+        """
+        if self.reject_below is None:
+            return np.zeros(len(outputs), bool)
+        above = len(self.classes) * outputs.max(axis=1) - outputs.sum(axis=1)
+        return above < self.reject_below * time_steps
 
     @property
     def lifs(self) -> tuple[int, ...]:
