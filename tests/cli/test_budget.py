@@ -19,7 +19,7 @@ from bsnn.deploy.budget import FRONT_END, Budget
 from bsnn.deploy.codec import read
 from bsnn.deploy.footprint import Device, on_device
 from bsnn.paper.recipes import recipe
-from bsnn.train.config import written
+from bsnn.train.fields import written
 from bsnn.train.devices import NETWORKS
 
 KB = 1024

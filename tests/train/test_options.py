@@ -92,7 +92,7 @@ def test_fields_reach_the_loader_and_the_loss() -> None:
     )
     logits, labels = torch.randn(4, 10), torch.tensor([1, 2, 3, 4])
     expected = bsnn.step_loss(logits, labels, time_steps=2, mse_share=0.1, label_smoothing=0.2)
-    assert torch.equal(trainer._loss(logits, labels, share=1.0), expected)
+    assert torch.equal(trainer._step_loss(logits, labels), expected)
 
 
 def test_statistics_are_those_of_single_images() -> None:

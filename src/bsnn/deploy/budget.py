@@ -72,8 +72,7 @@ def _front_end(device: Device) -> Room:
 def _ram(device: Device, stream: bool) -> str:
     """Where the RAM goes, in words."""
     layers, artifact = device.by_layer(), device.artifact
-    kept = {layer.name: found["ram_bytes"] for layer, found in zip(artifact.layers, layers, strict=True)}
-    scratch = {layer.name: found["scratch_bytes"] for layer, found in zip(artifact.layers, layers, strict=True)}
+    kept, scratch = ({layer["name"]: layer[key] for layer in layers} for key in ("ram_bytes", "scratch_bytes"))
     parts = [
         f"{device.input_bytes // (device.frames if stream else 1):,} of input",
         f"{device.layout.values_bytes:,} of values between layers (the most {_most(kept)})",
@@ -87,7 +86,7 @@ def _ram(device: Device, stream: bool) -> str:
 
 def _flash(device: Device) -> str:
     """Where the flash goes, in words."""
-    layers = {x.name: found["flash_bytes"] for x, found in zip(device.artifact.layers, device.by_layer(), strict=True)}
+    layers = {layer["name"]: layer["flash_bytes"] for layer in device.by_layer()}
     parts = [f"{device.constant_bytes:,} of constants (the most {_most(layers)})", f"{device.code_bytes:,} of code"]
     return _joined(parts, _front_end(device).flash_bytes)
 

@@ -160,9 +160,9 @@ def _device_text(result: dict[str, Any]) -> list[str]:
 
 
 def _reject_text(result: dict[str, Any]) -> list[str]:
-    below = result["reject_below"]
-    words = f"`none of these` if the largest logit lies less than {below:.3f} above the mean of all"
-    return [] if below is None else [words]
+    if (below := result["reject_below"]) is None:
+        return []
+    return [f"`none of these` if the largest logit lies less than {below:.3f} above the mean of all"]
 
 
 def _rate(line: dict[str, Any]) -> str:

@@ -46,7 +46,7 @@ DEVICES = {
     ),
     "cifar10-device": Recipe(
         "CIFAR-10 in a network that fits --ram and --flash.",
-        replace(SMALL["cifar10-small"].config, **NETWORKS["image"][2]),
+        replace(SMALL["cifar10-narrow"].config, **NETWORKS["image"][2]),
     ),
     "nmnist-device": Recipe(
         "N-MNIST event recordings in a network that fits --ram and --flash.",
