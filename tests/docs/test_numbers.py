@@ -55,6 +55,16 @@ def corruption(found: Any) -> list[str]:
     return [f"{found['counts']['refused by name, the one before used']:,} damaged checkpoints"]
 
 
+def faults(found: Any) -> list[str]:
+    survivors = [fault for fault in found["survivors"] if fault["kind"] != "by hand"]
+    assert all(fault["reason"] for fault in found["survivors"])
+    assert found["planted"] >= 300
+    assert found["caught"] == found["planted"] - len(survivors) >= 0.95 * found["planted"]
+    assert found["shams"][0] == 0
+    caught, planted = found["by_hand"]
+    return [f"{found['caught']} of {found['planted']} are caught, and {caught} of {planted} planted by hand"]
+
+
 def before_after(found: Any) -> list[str]:
     plain, eight = found["points"]
     (low, high), (low8, high8) = (point["time_ratio_lowest_and_highest"] for point in (plain, eight))
@@ -202,7 +212,7 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
-        mutations, migration, small_recipes, sizes, device, cifar10_methods, training, memory, scaling,
+        mutations, faults, migration, small_recipes, sizes, device, cifar10_methods, training, memory, scaling,
         *IN_REPRODUCE,
     )
 }  # fmt: skip
