@@ -24,6 +24,8 @@ _NUM_TRACKS, _TRACK_SECONDS = 32, 4
 _MAX_NOISE_SECONDS = 3600
 # Of samples that are background alone: so many are digital silence, the others up to so many decibels below full scale.
 _SILENT, _QUIETEST_DB = 0.125, 80.0
+# The share of sounds that get no noise, and how far that of the others may lie below the loudest.
+_NOISELESS, _NOISE_RANGE_DB = 0.25, 30.0
 # A part of a noise recording that is quieter than this share of the whole is a pause, and is not amplified further.
 _PAUSE = 0.03
 
@@ -33,13 +35,15 @@ class SoundAugmentation:
     """What is done to a training sound: speed, shift, background noise and gain, in this order.
 
     Then samples are rounded to 16 bits and clipped, as a microphone's are. Each number is the largest change; what a
-    sample gets is drawn evenly between that and its opposite, or for noise, zero.
+    sample gets is drawn evenly between that and its opposite. A quarter of the samples gets no noise, because a network
+    that only ever hears noise fails in silence; for the others its level is drawn evenly in decibels, down to 30 below.
 
     Attributes:
         time_shift: seconds that a sound is moved, either way; what is uncovered is silence.
         speed_change: share by which it becomes faster or slower; the pitch changes with it.
         gain_change: decibels by which it becomes louder or quieter.
-        noise: amplitude of the background noise relative to the sound's, as root mean squares: 0.3 is 10 dB below it.
+        noise: largest amplitude of the background noise relative to the sound's, as root mean squares: 0.3 is 10 dB
+            below it.
         noise_folder: recordings to take the noise from; otherwise it is generated, from white to brown.
         background: share of the samples that are replaced by noise or silence alone. They belong to no class, so the
             loader spreads their labels evenly over all classes.
@@ -85,7 +89,8 @@ class SoundAugmentation:
             self.speed_change,
             self.gain_change,
         )
-        level = rng.uniform(0, self.noise) * _loudness(wave)
+        noisy, below = rng.uniform(size=2)
+        level = self.noise * _loudness(wave) * 10 ** (-below * _NOISE_RANGE_DB / 20) * (noisy >= _NOISELESS)
         noise = self._noise(rng, _tracks(self.noise_folder))
         changed = moved(wave, round(shift), 1 + speed)
         return _recorded((changed + level * noise) * 10 ** (gain / 20))
