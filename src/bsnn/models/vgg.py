@@ -72,7 +72,8 @@ def vgg(
     entering, index = in_channels, 0
     for item in plan:
         if not isinstance(item, int):
-            layers[f"pool{index}"] = nn.AvgPool2d(2)
+            again = sum(name.startswith(f"pool{index}_") or name == f"pool{index}" for name in layers)
+            layers[f"pool{index}_{again + 1}" if again else f"pool{index}"] = nn.AvgPool2d(2)
             continue
         index += 1
         leaving = scaled(item, width)
