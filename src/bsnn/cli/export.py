@@ -40,6 +40,11 @@ def run(options: argparse.Namespace) -> Result:
     path = find(options.path)
     if options.format == "c":
         refuse_checkpoint(options)
+        if options.compare:
+            raise UserError(
+                "--compare: received it with --format c, whose golden vectors compare it with the engine; expected a "
+                f"model file. To compare that with the run: bsnn export {options.path} --compare."
+            )
         out = Path(options.out or (path / "c" if path.is_dir() else f"{Path(options.path).with_suffix('')}-c"))
         check_writable(out / "model.c", making_folders=True)
         engine = open_model(options.path)
