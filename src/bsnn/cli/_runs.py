@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from bsnn.data.spec import DataSpec
 from bsnn.deploy.export import export
 from bsnn.deploy.lowering import lower
 from bsnn.deploy.quantize import input_spec
@@ -17,18 +19,48 @@ from bsnn.train.trainer import Trainer
 
 
 class DeploymentNotice:
-    """A callback that says before the first epoch if there will be no model file, and why."""
+    """A callback that says before the first epoch if there will be no model file, and why; and at the end, if not then.
+
+    Attributes:
+        told: The reasons that were given.
+    """
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
 
     def on_start(self, trainer: Trainer) -> None:
         """Tries the conversion on the network as it is."""
         # On the CPU, where the conversion computes; it may draw random numbers, which are the training's.
         net = trainer.net if trainer.world.device.type == "cpu" else copy.deepcopy(trainer.net).cpu()
-        spec, time_steps = trainer.spec, trainer.config.time_steps
         try:
             with torch.random.fork_rng(devices=[]):
-                lower(net, input_spec(spec, bounded=True), name=spec.name, classes=spec.classes, time_steps=time_steps)
+                _lower(net, trainer.spec, trainer.config.time_steps)
         except UserError as error:
-            report(f"warning: there will be no model.bsnn: {error}")
+            self.tell(error)
+
+    def tell(self, error: UserError) -> None:
+        """Says once why there is no model file."""
+        reason = str(error).removeprefix("export: ")
+        if reason not in self.told:
+            report(
+                f"warning: the run will have no model.bsnn, so predict, inspect and export will not take it, only "
+                f"evaluate and report: {reason}"
+            )
+        self.told.add(reason)
+
+
+def _lower(net: nn.Module, spec: DataSpec, time_steps: int) -> None:
+    lower(net, input_spec(spec, bounded=True), name=spec.name, classes=spec.classes, time_steps=time_steps)
+
+
+def check_exportable(path: Path) -> None:
+    """Refuses a run that no model file can be made of.
+
+    Args:
+        path: The run directory.
+    """
+    trained = load_network(path, for_training=False)
+    _lower(trained.net, trained.spec, trained.time_steps)
 
 
 def export_run(
