@@ -19,8 +19,8 @@ from bsnn.deploy.budget import FRONT_END, Budget
 from bsnn.deploy.codec import read
 from bsnn.deploy.footprint import Device, on_device
 from bsnn.paper.recipes import recipe
-from bsnn.train.fields import written
 from bsnn.train.devices import NETWORKS
+from bsnn.train.fields import written
 
 KB = 1024
 FIGURES = ("ram_bytes", "flash_bytes", "stream_ram_bytes", "constant_bytes", "scratch_bytes", "value_bytes")

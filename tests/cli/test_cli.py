@@ -2,6 +2,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from PIL import Image
 import bsnn
 from bsnn import cli
 from bsnn.cli import _demo
+from bsnn.extras import EXTRAS
 
 
 def test_demo_prints_one_line_of_json_and_learns(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
@@ -92,6 +94,15 @@ def test_a_missing_extra_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "bsnn: the package torch is missing; install it with: pip install 'bsnn[train]'\n"
+
+
+def test_the_engine_of_the_readme_needs_numpy_alone(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (snippet,) = re.findall(r"```python\n(import bsnn\n\nengine = bsnn\.load.*?)```", readme, re.DOTALL)
+    missing = [package for packages in EXTRAS.values() for package in packages]
+    code = f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n{snippet}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[3 7 3 9]\n"
 
 
 def test_importing_bsnn_does_not_import_torch() -> None:
@@ -261,12 +272,14 @@ def test_predict_enters_folders_and_goes_on_after_a_bad_file(tmp_path: Path, cap
     (tmp_path / "a" / "notes.txt").write_text("no picture")
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "x.npy").write_text("hidden")
-    assert cli.main(["predict", "digits", str(tmp_path), str(tmp_path / "none.png"), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    assert cli.main(["predict", "digits", str(tmp_path), str(tmp_path / "none.png"), "--json"]) == 2
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert captured.err.startswith(f"bsnn: 2 of 4 files were not read, such as {tmp_path / 'a' / 'notes.txt'}: not a ")
     assert [Path(p["input"]).parent.name for p in result["predictions"]] == ["a", "b"]
     assert [Path(u["input"]).name for u in result["unreadable"]] == ["notes.txt", "none.png"]
     assert result["unreadable"][1]["reason"] == "there is no such file."
-    assert cli.main(["predict", "digits", str(tmp_path)]) == 0
+    assert cli.main(["predict", "digits", str(tmp_path)]) == 2
     assert "notes.txt  not read: not a complete picture" in capsys.readouterr().out
 
 
@@ -292,6 +305,9 @@ def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -
         (["predict", "nowhere.bsnn", "x.png"], "nowhere.bsnn cannot be read"),
         (["predict", __file__, __file__], "not a model file"),
         (["predict", "digits", __file__], "not a complete picture"),
+        (["report", "digits"], "digits is a shipped model, which has no record of its training; expected run dir"),
+        (["predict", "digits", __file__, "--normalized"], "--normalized: received no .npy array"),
+        (["export", "digits", "--format", "c", "--compare"], "--compare: received it with --format c"),
         (["inspect", "src"], "is a folder, but not a run"),
         (["export", "src"], "no checkpoint"),
         (["export", __file__], "expected a run directory"),

@@ -19,6 +19,19 @@ from bsnn import UserError
 from bsnn.cli import main
 from bsnn.data import ArrayDataset, FileDataset, contact_sheet, describe, digits, find, load, measure, nmnist
 
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_damaged_file_in_any_split_is_found_before_training(split: str, tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        test_data_folder.write_images(tmp_path / name, count=3)
+    assert describe(tmp_path)["counts"] == {"train": 6, "test": 6}
+    whole = (tmp_path / split / "class1" / "2.png").read_bytes()
+    put(tmp_path / split / "class1" / "2.png", whole[:-20])
+    with pytest.raises(UserError, match=r"class1/2.png: not a complete picture"):
+        describe(tmp_path)
+
+
 LAYOUTS = {
     "cifar10": (test_data_cifar.write_python, "image", [3, 32, 32], {"train": 15, "test": 3}),
     "mnist": (

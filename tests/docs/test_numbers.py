@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from bsnn import zoo
 from bsnn.cli import demo as demo_command
+from bsnn.deploy.codec import read
+from bsnn.deploy.inspection import inspect
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -235,6 +238,12 @@ def test_the_table_of_devices_is_what_was_measured() -> None:
     for row in result("device")["networks"].values():
         numbers = [f"{row[key]:,}" for key in ("ram_bytes", "input_bytes", "stream_ram_bytes", "flash_bytes")]
         assert f"| {' | '.join(numbers)} | {row['instructions']['-Os'] / 1e6:.1f} million |" in shown
+
+
+def test_the_energy_of_the_digits_is_what_inspect_says() -> None:
+    found = inspect(read(zoo.path("digits")))
+    ours, int8 = (f"{1e6 * found[key]:.2f} µJ" for key in ("energy_joules", "int8_energy_joules"))
+    assert f"{ours} against {int8} in int8" in text("docs/deploy.md")
 
 
 def test_the_headlines_of_the_readme_are_what_was_measured() -> None:

@@ -28,6 +28,15 @@ def test_sizes_of_table_2_counted_from_what_is_stored() -> None:
     assert real.stored_bytes == real.real_bytes == bsnn.model_size(vgg11()).real_bytes
 
 
+def test_every_pool_of_a_plan_is_there() -> None:
+    net = vgg((4, "pool", "pool", "pool", 8, "pool"), in_channels=1)
+    pools = [name for name, layer in net.named_children() if isinstance(layer, nn.AvgPool2d)]
+    assert pools == ["pool1", "pool1_2", "pool1_3", "pool2"]
+    with pytest.raises(bsnn.UserError, match="16"):
+        net(torch.zeros(1, 1, 8, 8), None)
+    assert net(torch.zeros(1, 1, 16, 16), None)[0].shape == (1, 10)
+
+
 def test_the_plan_of_vgg11_is_the_papers() -> None:
     net = vgg11()
     convolutions = [m for m in net.children() if isinstance(m, nn.Conv2d | bsnn.TracedConv2d)]

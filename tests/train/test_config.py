@@ -68,6 +68,14 @@ def test_greatest_value(name: str, high: float) -> None:
         Config(**{name: high + 1})
 
 
+def test_as_many_time_steps_as_a_model_file_may_have() -> None:
+    assert Config(time_steps=65536).time_steps == 65536
+    with pytest.raises(
+        UserError, match="time_steps: received 99999999; expected a number, 1 to 65536, as a model file"
+    ):
+        Config(time_steps=99999999)
+
+
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_not_a_number(value: float) -> None:
     with pytest.raises(UserError, match=r"learning_rate: received (inf|nan); expected a number, at least 0\."):

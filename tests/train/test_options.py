@@ -197,10 +197,16 @@ def test_the_command_trains_where_it_is_told_to(tmp_path: Path, monkeypatch: pyt
 def test_a_network_without_a_deployed_form_is_told_of_before_it_is_trained(neuron: str, tmp_path: Path, capfd) -> None:
     options = ["--plan", "4,4", "--train-samples", "32", "--epochs", "1", "--out", str(tmp_path / "run")]
     assert cli.main(["train", "digits", *options, "--neuron", neuron]) == 0
-    told, trained, _ = capfd.readouterr().err.partition("bsnn: epoch 1/1")
+    told, trained, after = capfd.readouterr().err.partition("bsnn: epoch 1/1")
     assert trained
-    assert ("warning: there will be no model.bsnn: " in told) == (neuron != "lif")
+    assert ("warning: the run will have no model.bsnn, so predict, inspect and export" in told) == (neuron != "lif")
+    assert "warning" not in after, "it is said once"
     assert (tmp_path / "run" / "model.bsnn").exists() == (neuron == "lif")
+    (tmp_path / "run" / "model.bsnn").unlink(missing_ok=True)
+    assert cli.main(["inspect", str(tmp_path / "run")]) == 2
+    message = capfd.readouterr().err
+    assert ("make it with: bsnn export" in message) == (neuron == "lif")
+    assert ("and none can be made: " in message) == (neuron != "lif")
 
 
 def test_a_residual_network_is_trained_and_exported(tmp_path: Path, capfd) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -45,6 +46,25 @@ def test_a_killed_run_ends_with_the_same_bits(
     torch.manual_seed(99)
     assert not train.train(TINY, out, resume=True)["finished_before"]
     assert_same_run(finished, out)
+
+
+def test_a_run_goes_on_with_its_own_config(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    """No option has to be said again; one that contradicts the run is refused."""
+    out = tmp_path / "run"
+    stop_after(monkeypatch, 8)
+    with pytest.raises(Killed):
+        cli.main(["train", "digits", *TINY_OPTIONS, "--out", str(out)])
+    monkeypatch.undo()
+    capfd.readouterr()
+    assert cli.main(["train", "digits", "--out", str(out), "--resume", "--epochs", "4"]) == 2
+    assert "the run there was started with --epochs 3 (now 4); leave that out" in capfd.readouterr().err
+    assert cli.main(["train", "digits", "--out", str(out), "--resume", "--batch-size", "32"]) == 0
+    said = "going on with what .* has beyond the recipe digits: --train-samples 200, --plan 4,4,pool,4, --epochs 3\n"
+    assert re.search(said, capfd.readouterr().err)
+    assert_same_run(finished, out)
+    assert (out / "model.bsnn").exists()
 
 
 AUGMENTED = {

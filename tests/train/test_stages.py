@@ -86,16 +86,29 @@ def test_stages_survive_json_and_the_command_line() -> None:
         ("epochs=1,epochs=2", "received 'epochs=2' in 'epochs=1,epochs=2'; expected FIELD=VALUE, each field once"),
         ("epochs", "received 'epochs' in 'epochs'; expected FIELD=VALUE"),
         (";", "argument --stages: received ';'; expected stages, such as epochs=18,time_steps=1"),
-        ("epochs=x", "argument --stages: received 'x'; expected a whole number"),
+        ("epochs=x", "argument --stages: epochs in 'epochs=x': received 'x'; expected a whole number"),
+        (
+            "epochs=1,time_steps=0",
+            "stages: stage 1, 'epochs=1,time_steps=0': time_steps: received 0; expected a number",
+        ),
+        ("epochs=1; epochs=1,gamma=-1", "stages: stage 2, 'epochs=1,gamma=-1.0': gamma: received -1.0"),
         ("epochs=1,beta_schedule=linear", "received 'beta_schedule=linear'; expected one of constant, step, cosine"),
         ("time_steps=1", "stages: received 'time_steps=1' as stage 1; expected its number of epochs"),
         ("epochs=3", "stages: they take 3 of 3 epochs; expected fewer, because the run ends with at least one epoch"),
-        ("epochs=0", "epochs: received 0; expected a number, at least 1"),
-        ("epochs=1,time_steps=0", "time_steps: received 0; expected a number, at least 1"),
-        ("epochs=1,image_size=9", "image_size: received 9 for images of 8 × 8; expected square images, and at most"),
-        ("epochs=1; epochs=1,image_size=9", "image_size: received 9 for images of 8 × 8; expected square images"),
+        ("epochs=0", "stages: stage 1, 'epochs=0': epochs: received 0; expected a number, at least 1"),
+        (
+            "epochs=1,image_size=9",
+            "stages: stage 1: image_size: received 9 for images of 8 × 8; expected square images",
+        ),
+        (
+            "epochs=1; epochs=1,image_size=9",
+            "stages: stage 2: image_size: received 9 for images of 8 × 8; expected squ",
+        ),
         ("epochs=1,image_size=1", "stages: stage 1 with image_size=1: input: received shape (1, 1, 1, 1)"),
-        ("epochs=1; epochs=1,cutout=9", "cutout: received a square of 9 pixels for digits, whose samples are 8 × 8"),
+        (
+            "epochs=1; epochs=1,cutout=9",
+            "stages: stage 2: cutout: received a square of 9 pixels for digits, whose samples are 8 × 8",
+        ),
     ],
 )
 def test_stages_that_cannot_be_are_refused_by_name(stages: str, message: str, tmp_path: Path, capfd) -> None:

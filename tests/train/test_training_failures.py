@@ -16,7 +16,7 @@ from training_runs import TINY, TINY_OPTIONS, assert_same_run, last_state, run_c
 
 from bsnn import cli
 from bsnn.data import FileDataset
-from bsnn.train import load
+from bsnn.train import load, loop as train
 from bsnn.train.build import load_data
 from bsnn.train.trainer import Diverged, Trainer
 
@@ -33,6 +33,20 @@ def test_ctrl_c_and_sigterm_say_one_line(number: signal.Signals, word: str, tmp_
     assert last == f"bsnn: {word}; what was saved is intact, go on with --resume"
     assert "Traceback" not in errors
     assert last_state(tmp_path / "run")["place"][0] >= 1
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_an_interrupted_run_says_whether_anything_was_saved(saved: bool, tmp_path: Path, capfd, monkeypatch) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        if saved:
+            (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+            (tmp_path / "run" / "checkpoints" / "batch-000000001.ckpt").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "train", interrupted)
+    status, message = run_command(capfd, "train", "digits", "--out", str(tmp_path / "run"))
+    what = "what was saved is intact, go on with --resume" if saved else "nothing was saved yet"
+    assert (status, message) == (130, f"bsnn: interrupted; {what}")
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(finished: Path, tmp_path: Path, capfd, monkeypatch) -> None:

@@ -15,6 +15,10 @@ from bsnn.train.run import RunDirectory
     [
         (["--out", "{finished}"], "holds a run already; go on with --resume, or choose another --out"),
         (["--out", "{finished}", "--resume", "--seed", "3"], "the run there was started with --seed 0 (now 3)"),
+        (
+            ["--out", "{finished}", "--resume", "--dataset", "cifar10"],
+            "the run there trains on digits, not on cifar10; give the recipe and the --dataset that it was",
+        ),
         (["--plan", "4"], "plan: received 4; expected channels of two layers or more"),
         (["--plan", "0,4"], "argument --plan: received '0,4'; expected channels, with pool or down"),
         (

@@ -72,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"bsnn: the result cannot be written ({error.strerror or error})", file=sys.stderr)
             _discard_output()
             return 2
+    if failure := options.failure(result):
+        print(f"bsnn: {failure}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -87,7 +87,10 @@ def _stages(text: str) -> tuple[dict[str, Any], ...]:
             choices = choices_of(fields[name])
             if choices and value not in choices:
                 raise argparse.ArgumentTypeError(f"received {item.strip()!r}; expected one of {', '.join(choices)}")
-            changes[name] = reader(fields[name])[0](value)
+            try:
+                changes[name] = reader(fields[name])[0](value)
+            except argparse.ArgumentTypeError as error:
+                raise argparse.ArgumentTypeError(f"{name} in {part.strip()!r}: {error}") from None
         found.append(changes)
     if text.strip() and not found:  # an empty text leaves the stages of a recipe out
         raise argparse.ArgumentTypeError(f"received {text!r}; expected stages, such as epochs=18,time_steps=1")

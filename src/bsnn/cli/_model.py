@@ -4,6 +4,7 @@ from typing import Any
 
 import bsnn
 from bsnn.errors import UserError
+from bsnn.extras import need
 from bsnn.zoo.cards import find
 
 MODEL_HELP = "a model file, a run directory that holds one, or the name of a shipped model (`bsnn models`)"
@@ -17,5 +18,9 @@ def open_model(model: str) -> Any:
             raise UserError(
                 f"{model!r} is a folder, but not a run; expected a model file, a run directory, or a shipped model."
             )
+        try:
+            need("bsnn.cli._runs").check_exportable(place)
+        except UserError as error:
+            raise UserError(f"{model} holds no model.bsnn, and none can be made: {error}") from error
         raise UserError(f"{model} holds no model.bsnn; make it with: bsnn export {model}")
     return bsnn.load(place)

@@ -33,7 +33,7 @@ def add_command(
     """
     parser = commands.add_parser(name, help=(run.__doc__ or "").splitlines()[0], description=run.__doc__)
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
-    parser.set_defaults(run=run, text=text, parser=parser, after_interrupt="")
+    parser.set_defaults(run=run, text=text, parser=parser, after_interrupt="", failure=lambda result: "")
     return parser
 
 

@@ -19,7 +19,14 @@ from bsnn.train.trainer import Trainer
 
 
 class DeploymentNotice:
-    """A callback that says before the first epoch if there will be no model file, and why."""
+    """A callback that says before the first epoch if there will be no model file, and why; and at the end, if not then.
+
+    Attributes:
+        told: The reasons that were given.
+    """
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
 
     def on_start(self, trainer: Trainer) -> None:
         """Tries the conversion on the network as it is."""
@@ -29,7 +36,27 @@ class DeploymentNotice:
             with torch.random.fork_rng(devices=[]):
                 lowered(net, trainer.spec, trainer.config.time_steps)
         except UserError as error:
-            report(f"warning: there will be no model.bsnn: {error}")
+            self.tell(error)
+
+    def tell(self, error: UserError) -> None:
+        """Says once why there is no model file."""
+        reason = str(error).removeprefix("export: ")
+        if reason not in self.told:
+            report(
+                f"warning: the run will have no model.bsnn, so predict, inspect and export will not take it, only "
+                f"evaluate and report: {reason}"
+            )
+        self.told.add(reason)
+
+
+def check_exportable(path: Path) -> None:
+    """Refuses a run that no model file can be made of.
+
+    Args:
+        path: The run directory.
+    """
+    trained = load_network(path, for_training=False)
+    lowered(trained.net, trained.spec, trained.time_steps)
 
 
 def lowered(net: Stateful, spec: DataSpec, time_steps: int) -> Lowered:

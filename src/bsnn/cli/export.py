@@ -53,7 +53,10 @@ def run(options: argparse.Namespace) -> Result:
     if options.format in _FORMATS:
         refuse_checkpoint(options)
         if options.compare:
-            raise UserError(f"--compare: received --format {options.format}; expected the format bsnn.")
+            raise UserError(
+                f"--compare: received it with --format {options.format}, whose golden vectors compare it with the engine; "
+                f"expected a model file. To compare that with the run: bsnn export {options.path} --compare."
+            )
         return _FORMATS[options.format](options, path)
     if options.path in names():
         return _copy_shipped(options, path)

@@ -12,6 +12,7 @@ from bsnn.extras import need
 def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "predict", run, text)
+    parser.set_defaults(failure=failure)
     parser.add_argument("path", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="+", help="pictures, sounds, recordings, .npy, or a folder of these"
@@ -27,6 +28,15 @@ def run(options: argparse.Namespace) -> Result:
     """Say what a deployed network sees in pictures, sounds, event recordings or arrays."""
     paths = [Path(text) for text in options.inputs]
     return need("bsnn.deploy.files").predict_files(open_model(options.path), paths, normalized=options.normalized)
+
+
+def failure(result: Result) -> str:
+    """What to say if some files could not be read."""
+    bad, good = len(result["unreadable"]), len({line["input"].partition("[")[0] for line in result["predictions"]})
+    if not bad:
+        return ""
+    first = result["unreadable"][0]
+    return f"{bad} of {bad + good} files were not read, such as {first['input']}: {first['reason']}"
 
 
 def text(result: Result) -> str:

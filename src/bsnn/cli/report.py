@@ -6,7 +6,9 @@ from typing import Any
 
 from bsnn.atomic import check_writable
 from bsnn.cli._parser import Result, add_command
+from bsnn.errors import UserError
 from bsnn.extras import need
+from bsnn.zoo.cards import names
 
 
 def add(commands: Any) -> None:
@@ -19,6 +21,12 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> Result:
     """Write one HTML page about one or more runs: curves, flips, firing rates, memory, confusions, commands."""
+    for name in options.runs:
+        if name in names() and not Path(name).exists():
+            raise UserError(
+                f"{name} is a shipped model, which has no record of its training; expected run directories, such as "
+                f"runs/{name}. What is known of the model: bsnn models {name}."
+            )
     runs = [Path(run) for run in options.runs]
     out = Path(options.out or (runs[0] / "report.html" if len(runs) == 1 else "report.html"))
     if options.out or out.parent.is_dir():

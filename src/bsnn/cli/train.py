@@ -2,9 +2,9 @@
 
 import argparse
 import dataclasses
+import json
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,9 +14,10 @@ from bsnn.cli._parser import Result, add_budget, add_command, budget_of, count, 
 from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
-from bsnn.train.config import Config, data_of_run
+from bsnn.train.config import Config, config_from_json, data_of_run
 from bsnn.train.devices import DEVICES
 from bsnn.train.effects import SOUND_FIELDS
+from bsnn.train.fields import written
 
 _USAGE = (
     "bsnn train RECIPE [--data DIR] [--out RUN] [--resume] [--FIELD VALUE ...] [--ram SIZE] [--flash SIZE] "
@@ -28,11 +29,12 @@ def add(commands: Any, words: Sequence[str] = ()) -> None:
     """Adds the command; its help shows the numbers of the recipe that the command line names, if it names one."""
     parser = add_command(commands, "train", run, text)
     parser.usage = _USAGE
-    parser.set_defaults(after_interrupt="; what was saved is intact, go on with --resume")
     parser.add_argument("recipe", metavar="RECIPE", help="one of those that `bsnn recipes` lists")
     parser.add_argument("--data", metavar="DIR", help="where the data is (by default what was downloaded before)")
     parser.add_argument("--out", metavar="RUN", help="run directory (runs/RECIPE, or the next free one)")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in RUN, bit for bit")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint in RUN, bit for bit, with its own config"
+    )
     parser.add_argument(
         "--sweep",
         metavar="FIELD=V1,V2,...",
@@ -67,7 +69,17 @@ def run(options: argparse.Namespace) -> Result:
     grid = _grid(options.sweep)
     for name in given.keys() & grid.keys():
         raise UserError(f"{option(name)}: --sweep {name} gives its values; expected one of the two. Leave one out.")
-    config = dataclasses.replace(recipe(options.recipe), **given, **{name: values[0] for name, values in grid.items()})
+    base = recipe(options.recipe)
+    first = {**given, **{name: values[0] for name, values in grid.items()}}
+    if not options.resume:
+        dataclasses.replace(base, **first)  # refuses wrong values before torch is imported
+    default_out = need("bsnn.train.run").default_out
+    name = f"{options.recipe}-sweep" if grid else options.recipe
+    # A sweep goes on by itself, so its folder is always the same one.
+    out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
+    if options.resume and not grid:
+        base = _resumed(out, base, given, options.recipe)
+    config = dataclasses.replace(base, **first)
     points = [point for _, point in need("bsnn.train.sweep").grid_points(config, grid)] if grid else [config]
     refuse_unused(points, given)
     _refuse_for_other_data(config, given, options.data)
@@ -76,13 +88,11 @@ def run(options: argparse.Namespace) -> Result:
     if "LOCAL_RANK" in os.environ and not options.out:
         raise UserError("--out: received none; under torchrun all processes need the same one. Give --out RUN.")
     budget = budget_of(options)
-    limited = options.recipe in DEVICES or options.ram is not None or options.flash is not None
+    # A run that goes on has its network already.
+    picking = options.recipe in DEVICES and base is recipe(options.recipe)
+    limited = picking or options.ram is not None or options.flash is not None
     if grid and limited:
         raise UserError("--sweep: received with --ram or --flash, which are for one run; leave one of them out.")
-    default_out = need("bsnn.train.run").default_out
-    name = f"{options.recipe}-sweep" if grid else options.recipe
-    # A sweep goes on by itself, so its folder is always the same one.
-    out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
     figures = {}
     if limited:
         data = options.data or (data_of_run(out) if options.resume else None)
@@ -90,7 +100,8 @@ def run(options: argparse.Namespace) -> Result:
         need("bsnn.train.display").report(budget.told(device))
         figures = {"device": device.figures()}
     shared = {name: getattr(options, name) for name in ("data", "workers", "checkpoint_minutes", "device")}
-    shared["callbacks"] = [need("bsnn.cli._runs").DeploymentNotice()]
+    notice = need("bsnn.cli._runs").DeploymentNotice()
+    shared["callbacks"] = [notice]
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         if grid:
@@ -100,8 +111,14 @@ def run(options: argparse.Namespace) -> Result:
             result = need("bsnn.train.loop").train(config, out, resume=options.resume, **shared) | figures
             finished = [result["run"]]
         for path in map(Path, finished):
-            _write_model(path)
+            _write_model(path, notice)
         return result
+    except KeyboardInterrupt:
+        saved = any(out.rglob("*.ckpt"))
+        options.after_interrupt = (
+            "; what was saved is intact, go on with --resume" if saved else "; nothing was saved yet"
+        )
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -118,7 +135,34 @@ def _refuse_for_other_data(config: Config, given: Mapping[str, Any], data: str |
         )
 
 
-def _write_model(path: Path) -> None:
+def _resumed(out: Path, config: Config, given: Mapping[str, Any], name: str) -> Config:
+    """The config of the run to go on with; that of the recipe if there is no run, or its config cannot be read.
+
+    Args:
+        out: The run directory.
+        config: That of the recipe.
+        given: What the command line says of its fields; what contradicts the run is refused when it is loaded.
+        name: The recipe.
+    """
+    try:
+        saved = config_from_json(json.loads((out / "config.json").read_text())["config"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return config
+    dataset = given.get("dataset", config.dataset)
+    if saved.dataset != dataset:
+        raise UserError(
+            f"{out}: the run there trains on {saved.dataset}, not on {dataset}; give the recipe and the --dataset that "
+            "it was started with, or choose another --out."
+        )
+    names = [field.name for field in dataclasses.fields(Config) if field.name not in given]
+    own = [name for name in names if getattr(saved, name) != getattr(config, name)]
+    if own:
+        words = ", ".join(f"{option(name)} {written(getattr(saved, name))}" for name in own)
+        need("bsnn.train.display").report(f"going on with what {out} has beyond the recipe {name}: {words}")
+    return saved
+
+
+def _write_model(path: Path, notice: Any) -> None:
     """Makes the model file of a finished run, unless it is there and no checkpoint is newer.
 
     A network without a deployed form is still trained.
@@ -130,7 +174,7 @@ def _write_model(path: Path) -> None:
     try:
         need("bsnn.cli._runs").export_run(path, out)
     except UserError as error:
-        print(f"bsnn: warning: there is no model.bsnn ({error})", file=sys.stderr)
+        notice.tell(error)
 
 
 def _terminated(*_: object) -> NoReturn:

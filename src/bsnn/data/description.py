@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bsnn.data.audio import sound_seconds
+from bsnn.data.cache import in_memory
 from bsnn.data.dataset import Dataset, FileDataset, measure
 from bsnn.data.events import read_events
 from bsnn.data.finder import find
@@ -28,7 +29,8 @@ _NAME_LENGTH = 40
 def describe(root: str | Path, plot: str | Path | None = None, group: str = "") -> dict[str, Any]:
     """Describes the data set in a folder: kind, classes, counts, shape, mean, standard deviation and more.
 
-    Every file is counted; at most 2,000 training files are decoded for what is measured.
+    Every file is decoded, as training would, so that a damaged one is found here; of a set that is too large for memory
+    at most 2,000 training files are.
 
     Args:
         root: A folder in any of the layouts that `bsnn.data` reads.
@@ -49,6 +51,9 @@ def describe(root: str | Path, plot: str | Path | None = None, group: str = "") 
     settings = {"group": group} if group else {}
     splits = {split: source.open(split, **settings) for split in source.splits}
     train = splits["train"]
+    for data in splits.values():
+        if isinstance(data, FileDataset):
+            in_memory(data)  # and kept in the cache folder, where training finds them
     mean, deviation = measure(train, _DECODED)
     result: dict[str, Any] = {
         "name": source.name,

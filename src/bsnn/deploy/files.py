@@ -78,6 +78,8 @@ def predict_files(engine: Engine, paths: list[Path], *, normalized: bool = False
     found = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
     if not found:
         raise UserError(f"{paths[0] if paths else 'input'}: holds no files; expected at least one input.")
+    if normalized and not any(path.suffix.lower() == ".npy" for path in found):
+        raise UserError("--normalized: received no .npy array; pictures, sounds and recordings are normalized here.")
     predictions, unreadable = [], []
     for path in found:
         try:

@@ -74,7 +74,8 @@ def vgg(
     entering, index = in_channels, 0
     for before, item in itertools.pairwise((None, *plan)):
         if item == POOL:
-            layers[f"pool{index}"] = nn.AvgPool2d(2)
+            again = sum(name.startswith(f"pool{index}_") or name == f"pool{index}" for name in layers)
+            layers[f"pool{index}_{again + 1}" if again else f"pool{index}"] = nn.AvgPool2d(2)
         if not isinstance(item, int):
             continue
         index += 1

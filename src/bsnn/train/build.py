@@ -111,6 +111,8 @@ def load_test_set(config: Config, root: str | None) -> Dataset:
 def load_spec(config: Config, root: str | None) -> DataSpec:
     """What the network of a config must know about its data."""
     return DataSpec.of(_part(config, "train", root))
+
+
 def load_threshold_set(config: Config, root: str | None) -> Dataset:
     """The sounds that the threshold of `reject` is chosen on: those for validation or, without them, the test set."""
     return _part(config, "val", root)

@@ -23,7 +23,8 @@ _NAMED: dict[str, tuple[str, ...]] = {
 """Fields that name a part of the library, or one of the user's own."""
 
 _RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("time_steps", "epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
+    **dict.fromkeys(("epochs", "batch_size", "statistics_batches", "decay_epochs"), (1, math.inf)),
+    "time_steps": (1, 65536),  # the most that a model file may have
     **dict.fromkeys(("image_size", "train_samples", "validation_samples", "crop_padding", "cutout"), (0, math.inf)),
     "evaluation_interval": (1, math.inf),
     "early_stopping": (0, math.inf),
@@ -44,6 +45,8 @@ def check_config(config: "Config") -> None:
         value = getattr(config, name)
         if not low <= value <= high or value == math.inf:
             expected = f"at least {low}" if high == math.inf else f"{low} to {high}"
+            if name == "time_steps":
+                expected += ", as a model file allows; for longer streams there is bsnn.stream_update"
             raise UserError(f"{name}: received {value}; expected a number, {expected}.")
     if config.momentum_bits not in (8, 32):
         raise UserError(f"momentum_bits: received {config.momentum_bits}; expected 8 or 32.")

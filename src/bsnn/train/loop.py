@@ -81,7 +81,7 @@ def train(
     """
     own, run = Own(model, optimizer, loss), RunDirectory(Path(out))
     config, data = own.recorded_in(config), None if data is None else os.fspath(data)
-    with joined_world(device) as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting():
+    with joined_world(device) as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting(run):
         _check_precision(config, world)
         shown = [Progress(), TensorBoard(run.path / "tensorboard")]
         told = Callbacks([*shown, *callbacks], world.is_first)
@@ -157,12 +157,12 @@ def _check_same(out: Path, config: Config, saved: Config) -> None:
     changed = [f"--{name} {written(before)} (now {written(now)})" for name, before, now in pairs if before != now]
     if changed:
         raise UserError(
-            f"{out}: the run there was started with {', '.join(changed)}; give the same again, or choose another --out."
+            f"{out}: the run there was started with {', '.join(changed)}; leave that out, or choose another --out."
         )
 
 
 @contextlib.contextmanager
-def _fitting() -> Iterator[None]:
+def _fitting(run: RunDirectory | None = None) -> Iterator[None]:
     """Words a lack of memory for the user."""
     try:
         yield
@@ -170,9 +170,9 @@ def _fitting() -> Iterator[None]:
         # On the CPU, torch has no error of its own for this.
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
+        intact = " What was saved is intact." if run is not None and run.checkpoints.newest_first() else ""
         raise UserError(
-            "training does not fit into memory; lower --batch-size or --width, or set --momentum-bits 8. What was "
-            "saved is intact."
+            "training does not fit into memory; lower --batch-size or --width, or set --momentum-bits 8." + intact
         ) from error
 
 

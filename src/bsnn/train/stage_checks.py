@@ -1,7 +1,8 @@
 """Whether every stage of a run can be trained, checked before the first one begins."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch.optim import Optimizer
 
@@ -17,6 +18,22 @@ from bsnn.train.stages import Stage
 _OF_OPTIMIZERS = ("learning_rate", "gamma", "one_minus_beta1")
 
 
+@contextmanager
+def naming(stage: Stage, stages: Sequence[Stage]) -> Iterator[None]:
+    """Names the stage in errors about its fields; those of the last one are the run's own.
+
+    Args:
+        stage: The one at hand.
+        stages: All of the run.
+    """
+    try:
+        yield
+    except UserError as error:
+        if stage.number == len(stages):
+            raise
+        raise UserError(f"stages: stage {stage.number}: {error}") from error
+
+
 def check_stage_data(stages: Sequence[Stage], spec: DataSpec, world: World) -> None:
     """Refuses stages that the data or the number of processes does not allow.
 
@@ -27,10 +44,11 @@ def check_stage_data(stages: Sequence[Stage], spec: DataSpec, world: World) -> N
     """
     for stage in stages:
         if stage.config.batch_size % world.size:
-            raise UserError(
-                f"batch_size: received {stage.config.batch_size} for {world.size} processes; expected a multiple of "
-                "them."
-            )
+            with naming(stage, stages):
+                raise UserError(
+                    f"batch_size: received {stage.config.batch_size} for {world.size} processes; expected a multiple "
+                    "of them."
+                )
         if spec.kind == "event" and stage.config.time_steps != stages[-1].config.time_steps:
             raise UserError(
                 f"stages: stage {stage.number} has time_steps={stage.config.time_steps}, and {spec.name} holds event "

@@ -69,7 +69,10 @@ def stages_of(config: "Config") -> list[Stage]:
     for changes in (*config.stages, {}):
         start = found[-1].end if found else 0
         fields = {"epochs": config.epochs - start, **changes}
-        stage = dataclasses.replace(config, stages=(), **fields)
+        try:
+            stage = dataclasses.replace(config, stages=(), **fields)
+        except UserError as error:
+            raise UserError(f"stages: stage {len(found) + 1}, {stages_text([changes])!r}: {error}") from error
         shrunk_to = stage.image_size if stage.image_size != config.image_size else 0
         found.append(Stage(len(found) + 1, stage, start, shrunk_to))
     return found

@@ -52,7 +52,7 @@ from bsnn.train.method import build_method, check_sequences, has_penalty
 from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
 from bsnn.train.origin import Origin, changes, origin
 from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
-from bsnn.train.stage_checks import check_stage_data, check_stage_optimizers, check_stage_sizes
+from bsnn.train.stage_checks import check_stage_data, check_stage_optimizers, check_stage_sizes, naming
 from bsnn.train.stages import Stage, stage_at, stages_of
 
 
@@ -164,14 +164,13 @@ class Trainer:
     def _loaders(self, stage: Stage, train: Dataset, held_out: Dataset) -> tuple[Loader, Loader]:
         """The batches of a stage."""
         config, world = stage.config, self.world
-        train, held_out = (at_size(data, stage.shrunk_to) for data in (train, held_out))
         share = {"rank": world.rank, "world_size": world.size, "device": world.device, "workers": self._workers}
         local_batch = config.batch_size // world.size
-        augment = build_augmentation(config, train.shape[-1] / self.spec.shape[-1])
-        return (
-            Loader(train, local_batch, augment=augment, seed=config.seed, **share),
-            Loader(held_out, local_batch, **share),
-        )
+        with naming(stage, self.stages):
+            train, held_out = (at_size(data, stage.shrunk_to) for data in (train, held_out))
+            augment = build_augmentation(config, train.shape[-1] / self.spec.shape[-1])
+            batches = Loader(train, local_batch, augment=augment, seed=config.seed, **share)
+            return batches, Loader(held_out, local_batch, **share)
 
     def _build_schedules(self) -> list[Schedule]:
         stage, span = self.stage, None

@@ -73,7 +73,7 @@ def _from_raw(spec: InputSpec, x: np.ndarray) -> np.ndarray:
         raise UserError(
             f"input: received {x.dtype} from {low:g} to {high:g}; expected {_expected(spec)}.{_hint(spec, x)}"
         )
-    if x.dtype.kind == "f" and spec.largest > 1 and 0 < high <= 1:
+    if x.dtype.kind == "f" and spec.kind == "image" and spec.largest > 1 and 0 < high <= 1:
         raise UserError(
             f"input: received {x.dtype} up to {high:g}; expected {_expected(spec)}, and nothing above 1 would be all "
             f"black. If 1 is the largest, give x * {spec.largest:g}."
