@@ -300,7 +300,7 @@ MAKEFILE = """# make check: builds the network and compares it with its golden v
 CC ?= cc
 CFLAGS ?= -O2
 WARNINGS = -std=c99 -Wall -Wextra -Werror -pedantic
-SOURCES = main.c model.c stream.c engine.c $(wildcard sound.c listen.c)
+SOURCES = main.c model.c stream.c engine.c $(wildcard sound.c listen.c events.c)
 CPPFLAGS = $(if $(wildcard sound.c),-DSOUND)
 
 check: network stream
