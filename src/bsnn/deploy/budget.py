@@ -13,10 +13,6 @@ class Room(NamedTuple):
     flash_bytes: int
 
 
-FRONT_END: dict[str, Room] = {"sound": Room(6 * 1024, 12 * 1024)}
-"""What is set aside, by kind of data, for the code that makes a network's input on the device: an assumption."""
-
-
 class Budget(NamedTuple):
     """What a device has for a network and its front end; None for as much as it takes.
 
@@ -36,20 +32,16 @@ class Budget(NamedTuple):
     """Whether the network is to run as a stream, which keeps all membranes."""
 
     def taken(self, device: Device) -> Room:
-        """What a network takes, with what is set aside for its front end."""
-        front = _front_end(device)
-        ram = device.stream_ram_bytes if self.stream else device.ram_bytes
-        return Room(ram + front.ram_bytes, device.flash_bytes + front.flash_bytes)
+        """What a network takes, with its front end."""
+        return Room(device.stream_ram_bytes if self.stream else device.ram_bytes, device.flash_bytes)
 
     def told(self, device: Device) -> str:
         """What a network takes of the budget, in words."""
-        taken, front = self.taken(device), _front_end(device)
+        taken, front = self.taken(device), Room(device.sound_ram_bytes, device.sound_flash_bytes)
         return (
             f"on the device {_of(taken.ram_bytes, self.ram_bytes)} bytes of RAM{' as a stream' * self.stream} and "
             f"{_of(taken.flash_bytes, self.flash_bytes)} of flash"
-        ) + (
-            f", {front.ram_bytes:,} and {front.flash_bytes:,} of them set aside for the front end" if any(front) else ""
-        )
+        ) + (f", {front.ram_bytes:,} and {front.flash_bytes:,} of them for the front end" if any(front) else "")
 
     def excess(self, device: Device) -> list[str]:
         """What a network takes too much, and where; nothing if it fits."""
@@ -65,10 +57,6 @@ def _of(taken: int, allowed: int | None) -> str:
     return f"{taken:,}" if allowed is None else f"{taken:,} of {allowed:,}"
 
 
-def _front_end(device: Device) -> Room:
-    return FRONT_END.get(device.artifact.input.kind, Room(0, 0))
-
-
 def _ram(device: Device, stream: bool) -> str:
     """Where the RAM goes, in words."""
     layers, artifact = device.by_layer(), device.artifact
@@ -81,14 +69,17 @@ def _ram(device: Device, stream: bool) -> str:
     if stream or device.by_steps:
         membranes = {artifact.layers[i].name: 4 * artifact.values[i + 1].size for i in artifact.lifs}
         parts.insert(1, f"{device.membrane_bytes:,} of membranes (the most {_most(membranes)})")
-    return _joined(parts, _front_end(device).ram_bytes)
+    return _joined(parts, device.sound_ram_bytes)
 
 
 def _flash(device: Device) -> str:
     """Where the flash goes, in words."""
     layers = {layer["name"]: layer["flash_bytes"] for layer in device.by_layer()}
-    parts = [f"{device.constant_bytes:,} of constants (the most {_most(layers)})", f"{device.code_bytes:,} of code"]
-    return _joined(parts, _front_end(device).flash_bytes)
+    constants = device.constant_bytes - device.sound_constant_bytes
+    code = device.flash_bytes - device.sound_flash_bytes - constants
+    return _joined(
+        [f"{constants:,} of constants (the most {_most(layers)})", f"{code:,} of code"], device.sound_flash_bytes
+    )
 
 
 def _most(sizes: dict[str, int], number: int = 2) -> str:
@@ -98,4 +89,4 @@ def _most(sizes: dict[str, int], number: int = 2) -> str:
 
 
 def _joined(parts: Iterable[str], front_end: int) -> str:
-    return ", ".join([*parts, *([f"{front_end:,} set aside for the front end"] if front_end else [])])
+    return ", ".join([*parts, *([f"{front_end:,} of the front end"] if front_end else [])])

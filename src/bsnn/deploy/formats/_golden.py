@@ -29,13 +29,12 @@ def golden_vectors(artifact: Artifact, samples: np.ndarray | None) -> Golden:
     Args:
         artifact: The network.
         samples: Raw inputs, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for events; if the network
-            takes bytes, so must they be. By default random ones.
+            takes bytes, so must they be, else they may be its own integers, int16. By default random ones.
     """
     engine, expected = Engine(artifact), artifact.time_steps if artifact.input.kind == "event" else 1
-    # Random ones are the network's own integers, unless it takes bytes.
-    normalized = samples is None and not takes_bytes(artifact.input)
     samples = _random(artifact, expected) if samples is None else samples
-    frames = inputs = engine.integers(samples, normalized=normalized)
+    own = samples.dtype == np.int16 and not takes_bytes(artifact.input)
+    frames = inputs = engine.integers(samples, normalized=own)
     if len(frames) != expected:
         raise UserError(f"golden vectors: received {len(frames)} frames; expected {expected} for each input.")
     if takes_bytes(artifact.input):

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.tables import DENSE, OpTable, TaskTable, ValueTable, contents
 from bsnn.deploy.footprint import Device, of_byte, on_device, takes_bytes
-from bsnn.deploy.formats import _c_text
+from bsnn.deploy.formats import _c_events, _c_sound, _c_text
 from bsnn.deploy.formats._golden import golden_vectors
 from bsnn.deploy.schema import Artifact
+from bsnn.deploy.sound import sound_of
 from bsnn.errors import UserError
 
 _ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
@@ -32,14 +34,19 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         artifact: The network.
         out: The folder; it is new or empty, or holds an earlier export, whose files are replaced.
         samples: Inputs of the golden vectors, raw, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for
-            events; if the network takes bytes, so must they be. By default random ones.
+            events; if the network takes bytes, so must they be. Sounds are 16-bit samples, `[B, samples]`. By default
+            random ones.
 
     Returns:
         Its path and bytes, the bytes of the network's weights, and how much flash and RAM the network takes on a
         device, in all and by layer.
     """
     _check_folder(out)
-    device = on_device(artifact)
+    device, front_end = on_device(artifact), {}
+    if artifact.input.kind == "sound":
+        sound = sound_of(artifact.input)
+        sounds = _c_sound.golden_sounds(sound, samples)
+        front_end, samples = _c_sound.sound_files(Engine(artifact), sound, sounds), sound.integers(sounds)
     library = {
         "engine.h": _c_text.portable(device) + (_ENGINE / "engine.h").read_text(),
         "engine.c": (_ENGINE / "engine.c").read_text(),
@@ -55,6 +62,8 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
         "README.md": _c_text.readme(device),
+        **front_end,
+        **_c_events.event_files(artifact.input),
         **{f"cortex-m/{file.name}": file.read_text() for file in sorted(_CORTEX_M.iterdir())},
         "arduino/library.properties": _c_text.properties(artifact),
         **{f"arduino/src/{name}": text for name, text in library.items()},
