@@ -106,7 +106,7 @@ def outputs_of(engine: Engine, waves: Iterator[np.ndarray]) -> np.ndarray:
     """Of sounds as 16-bit samples."""
     recorded = (np.clip(np.rint(wave * 32768), -32768, 32767) / 32768 for wave in waves)
     spectrograms = np.stack([spectrogram(wave)[None] for wave in recorded])
-    return engine.outputs(engine.artifact.input.normalize(spectrograms))
+    return engine.outputs(spectrograms)
 
 
 def words(root: Path, split: str) -> tuple[list[np.ndarray], np.ndarray]:

@@ -66,7 +66,7 @@ def measure(model: str, data: str) -> dict[str, Any]:
     spec = engine.artifact.input
     scale = 2.0**spec.fraction_bits / spec.std[0]
     apart = np.abs(ours / scale + spec.mean[0] - features)
-    by_float, by_integer = engine.outputs(spec.normalize(features)), engine.outputs(ours)
+    by_float, by_integer = engine.outputs(features), engine.outputs(ours, normalized=True)
     inputs, outputs = in_c(engine, whole.reshape(-1), length)
     heard = np.stack(
         [_in_stream(engine, before, word) for before, word in zip(np.roll(whole, 1, 0), whole, strict=True)]
@@ -109,7 +109,7 @@ def _in_stream(engine: Engine, before: np.ndarray, word: np.ndarray) -> int:
     lead = front_end.samples // front_end.hop
     stream = np.concatenate([before[-lead * front_end.hop :], word, before])
     levels = front_end.stream_levels(stream)[:, lead : lead + front_end.frames]
-    return int(engine.predict(sound_of(engine.artifact.input).from_levels(levels)[None])[0])
+    return int(engine.predict(sound_of(engine.artifact.input).from_levels(levels)[None], normalized=True)[0])
 
 
 def main() -> None:

@@ -133,7 +133,7 @@ HEADERS = {
 @pytest.mark.parametrize("kind", HEADERS)
 def test_the_header_says_what_an_input_is(kind: Any, tmp_path: Path) -> None:
     scale, text = HEADERS[kind]
-    shape = (2, 1, 9, 7) if kind == "event" else (1, 9, 7)
+    shape = {"image": (1, 9, 7), "event": (2, 1, 9, 7), "sound": (1, 32, 32)}[kind]
     spec = DataSpec("own", kind, ("a", "b"), shape, (0.25,), (0.5,), scale)
     net = bsnn.models.vgg((4, 4), num_classes=2, in_channels=1)
     bsnn.export(net, tmp_path / "model.bsnn", spec=spec, time_steps=2)

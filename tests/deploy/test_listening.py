@@ -73,7 +73,7 @@ def test_c_hears_what_numpy_hears(model: Path, settings: Listening | None, tmp_p
     names = ("STEP", "SMOOTHING", "THRESHOLD", "HOLD")
     in_c = InC(tmp_path, **({f"BSNN_LISTEN_{n}": v for n, v in zip(names, used, strict=True)} if settings else {}))
     stream = np.concatenate(list(random_sounds(5, 12_000, seed=3)))
-    outputs = engine.outputs(windows(sound_of(engine.artifact.input), stream, used.step))
+    outputs = engine.outputs(windows(sound_of(engine.artifact.input), stream, used.step), normalized=True)
     expected = decide(shares_of(engine.artifact).of(outputs), used)
     random, found, at = np.random.default_rng(0), [], 0
     in_c("bsnn_listen_reset")

@@ -18,6 +18,7 @@ from random_networks import NETWORKS, of_sounds
 
 import bsnn
 from bsnn import cli
+from bsnn.data.audio import decode_sound
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine import Engine, webassembly
 from bsnn.deploy.files import read_input
@@ -184,7 +185,7 @@ def test_a_sound_becomes_what_predict_makes_of_it(tmp_path: Path) -> None:
         tones = np.sin(np.arange(length) * random.uniform(0.01, 2, (3, 1))).sum(0) * np.linspace(0, 1, length) ** 3
         sound = np.rint(loudness * (tones + 0.1 * random.standard_normal(length))).astype(np.int16)
         soundfile.write(tmp_path / "sound.wav", sound, 16_000)
-        expected.append(Engine(artifact).integers(read_input(tmp_path / "sound.wav", artifact.input, 1)))
+        expected.append(Engine(artifact).integers(decode_sound(tmp_path / "sound.wav")))
         calls.append({"what": "sound", "samples": packed(sound)})
     found = np.array(ask(tmp_path / "page.html", calls))
     difference = np.abs(found - np.array(expected).reshape(found.shape))
@@ -245,7 +246,7 @@ def test_the_command_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert json.loads(model_of(tmp_path / out))["golden"]["real"]
     assert cli.main(["export", "run", "--format", "wasm"]) == 0
     assert "open it in a browser; it checks 10 golden vectors" in capsys.readouterr().out
-    for options, message in ([], "digits.html is there already"), (["--compare"], "expected the format bsnn"):
+    for options, message in ([], "digits.html is there already"), (["--compare"], "expected a model file"):
         assert cli.main(["export", "digits", "--format", "wasm", *options]) == 2
         assert message in capsys.readouterr().err
 

@@ -191,8 +191,7 @@ def golden_samples(engine: Engine, root: str, count: int) -> np.ndarray:
             f"{root}: {data.kind}s of {len(data.classes)} classes; expected sounds of those of the model: "
             f"{', '.join(engine.classes)}."
         )
-    chosen = np.linspace(0, len(data) - 1, min(count, len(data))).astype(int)
-    return np.stack([read_samples(data.paths[number], length) for number in chosen])
+    return np.stack([read_samples(path, length) for path in spread_over_classes(data, count).paths])
 
 
 def evaluate_model(engine: Engine, root: str | None, group: str = "") -> dict[str, Any]:

@@ -155,7 +155,8 @@ def listen(engine: Engine, samples: np.ndarray, settings: Listening) -> list[dic
     """
     sound, shares = sound_of(engine.artifact.input), shares_of(engine.artifact)
     inputs = windows(sound, samples, settings.step)
-    outputs = np.concatenate([engine.outputs(inputs[at : at + _BATCH]) for at in range(0, len(inputs), _BATCH)])
+    starts = range(0, len(inputs), _BATCH)
+    outputs = np.concatenate([engine.outputs(inputs[at : at + _BATCH], normalized=True) for at in starts])
     hop, length = settings.step * sound.front_end.hop / SAMPLE_RATE, sound.front_end.samples / SAMPLE_RATE
     return [
         {

@@ -59,7 +59,9 @@ def _golden(engine: Engine, sound: Sound, sounds: np.ndarray) -> str:
     stream, settings = sounds.ravel(), listening(sound.front_end)
     whole = sound.front_end.stream_levels(stream).shape[1] - sound.front_end.frames
     number = 0 if whole < 0 else min(_GOLDEN_WINDOWS, 1 + whole // settings.step)
-    outputs = engine.outputs(windows(sound, stream, settings.step)[:number]) if number else np.zeros((0, 1), np.int64)
+    outputs = np.zeros((0, 1), np.int64)
+    if number:
+        outputs = engine.outputs(windows(sound, stream, settings.step)[:number], normalized=True)
     heard = decide(shares_of(engine.artifact).of(outputs), settings) if number else []
     rows = ", ".join(f"{{{int(one.new)}, {one.label}, {one.score}}}" for one in heard) or "{0}"
     return f"""/* The samples from which the inputs in golden.h are made, one sound after another. And what is heard in
