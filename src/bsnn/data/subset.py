@@ -24,7 +24,7 @@ def spread_over_classes(data: Dataset, count: int) -> Dataset:
 
     Example:
         >>> spread_over_classes(bsnn.data.digits(), 5).labels.tolist()
-        [0, 2, 4, 6, 8]
+        [0, 1, 3, 5, 7]
     """
     by_class = np.argsort(data.labels, kind="stable")
     return data if count >= len(data) else subset(data, by_class[spread(len(data), count)])
