@@ -29,11 +29,13 @@ from bsnn.atomic import write_file
 RESULTS = Path(__file__).parent / "results" / "gpu_kernels.json"
 TARGETS = (80, 90)
 BATCH, CHANNELS, SIZE = 8, 64, 16
-MODULES = ("_signs", "_moments", "_fire", "_through", "_momentum", "_flips")
+MODULES = ("_signs", "_moments", "_fire", "_through", "_momentum", "_flips", "_loss")
 TYPES = {
     torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16", torch.uint8: "u8",
     torch.int8: "i8", torch.int32: "i32", torch.int64: "i64",
 }  # fmt: skip
+
+ALIGNED = [["tt.divisibility", 16]]
 
 
 def images(size: int = SIZE) -> Tensor:
@@ -50,7 +52,7 @@ def cases() -> dict[str, tuple[Callable[[], object], int]]:
     channel = torch.ones(CHANNELS)
     half, scalar, refused = SIZE // 2, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     gradient, codes, scales = torch.randn(weights), torch.zeros(weights, dtype=torch.int8), torch.ones(weights // 256)
-    count = torch.zeros((), dtype=torch.int64)
+    count = torch.zeros(1, dtype=torch.int64)
     found: dict[str, tuple[Callable[[], object], int]] = {}
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         made = torch.empty(CHANNELS, CHANNELS, 3, 3, dtype=dtype, memory_format=torch.channels_last)
@@ -82,17 +84,28 @@ def cases() -> dict[str, tuple[Callable[[], object], int]]:
     found["through_norm"] = (lambda: ops.through_norm(images(), images(), five)), 12 * number
     found["mean_square"] = (lambda: ops.mean_square(gradient, scalar, refused)), 4 * weights
     found["fold"] = (lambda: ops.fold(gradient, gradient.clone(), refused, 0.1, False)), 12 * weights
-    eight = (codes, scales, torch.rand(weights), refused, 0.1, False)
+    eight = (codes, scales, None, refused, 1, 0.1, False)
     found["fold_8"] = (lambda: ops.fold_8(gradient, *eight)), 6 * weights + 8 * len(scales)
-    found["flip"] = (
-        (lambda: ops.flip(packed, gradient, None, scalar, refused, count, weights, 0.1, 0.0)),
-        (4 * weights + 2 * packed.nbytes),
-    )
-    found["flip 8 bits"] = (
-        (lambda: ops.flip(packed, codes, scales, scalar, refused, count, weights, 0.1, 0.0)),
-        (weights + 4 * len(scales) + 2 * packed.nbytes),
-    )
+    least = 4 * weights + 2 * packed.nbytes
+    settings = refused, count, [weights], 0.1, 0.0
+    found["flip"] = (lambda: ops.flip([packed], [gradient], None, [scalar], *settings)), least
+    many = [packed.clone() for _ in range(16)], [gradient] * 16, None, [scalar] * 16, refused
+    sixteen = torch.zeros(16, dtype=torch.int64), [weights] * 16, 0.1, 0.0
+    found["flip of 16 parameters"] = (lambda: ops.flip(*many, *sixteen)), 16 * least
+    least = weights + 4 * len(scales) + 2 * packed.nbytes
+    found["flip 8 bits"] = (lambda: ops.flip([packed], [codes], [scales], [scalar], *settings)), least
+    logits, loss, labels = torch.randn(128, 100), torch.zeros(()), torch.zeros(128, dtype=torch.int64)
+    shares = loss, torch.empty_like(logits), 0.01, 0.001, 0.1
+    found["mixed_loss"] = (lambda: ops.mixed_loss(logits, labels, *shares)), 2 * logits.nbytes + labels.nbytes
+    found["mixed_loss of mixtures"] = (lambda: ops.mixed_loss(logits, logits, *shares)), 3 * logits.nbytes
     return found
+
+
+def type_of(value: Any) -> str:
+    """The type of an argument as the compiler knows it."""
+    if isinstance(value, Tensor):
+        return f"*{TYPES[value.dtype]}"
+    return "fp32" if isinstance(value, float) else "i64" if abs(value) >= 2**31 else "i32"
 
 
 def loaded() -> list[Any]:
@@ -119,11 +132,12 @@ def compiled(call: Callable[[], object]) -> dict[str, dict[str, int]]:
     for index, (name, value) in enumerate(zip(kernel.arg_names, arguments, strict=False)):
         if value is None:
             fixed[name] = None
-        elif isinstance(value, Tensor):
-            signature[name] = f"*{TYPES[value.dtype]}"
-            attributes[(index,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, tuple):
+            signature[name] = tuple(type_of(one) for one in value)
+            attributes |= {(index, k): ALIGNED for k, one in enumerate(value) if isinstance(one, Tensor)}
         else:
-            signature[name] = "fp32" if isinstance(value, float) else "i64" if abs(value) >= 2**31 else "i32"
+            signature[name] = type_of(value)
+            attributes |= {(index,): ALIGNED} if isinstance(value, Tensor) else {}
     signature |= dict.fromkeys(fixed, "constexpr")
     signature = {name: signature[name] for name in kernel.arg_names}
     found = {}

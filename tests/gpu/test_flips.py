@@ -14,7 +14,7 @@ from torch import Tensor
 import bsnn
 from bsnn.kernels.bits import pack, unpack
 from bsnn.kernels.triton import signs
-from bsnn.optim import FlipOptimizer, NotFinite
+from bsnn.optim import FlipOptimizer, NotFinite, momentum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -59,6 +59,56 @@ def test_momentum_and_flips_are_equal(make: Any, momentum_bits: int, accumulate:
         for name in one:
             close = dict(rtol=1e-12, atol=0) if name in ("second_moment", "noise") else dict(rtol=0, atol=0)
             torch.testing.assert_close(one[name], other[name], **close)
+
+
+@pytest.mark.parametrize("momentum_bits", [8, 32])
+def test_parameters_of_any_size_flip_in_one_launch(momentum_bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bsnn.kernels.triton import _flips  # which imports Triton
+
+    launches: list[tuple[int, ...]] = []
+    launch = _flips.launch
+
+    def counted(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+        launches.append(grid)
+        launch(kernel, grid, *arguments, **constants)
+
+    monkeypatch.setattr(_flips, "launch", counted)
+    made = []
+    for backend in ("triton", "fused"):
+        random = torch.Generator().manual_seed(0)
+        sizes = (37, 29), (3,), (5000,), (8, 3, 3, 3)
+        weights = [bsnn.BinaryParameter.from_signs(torch.randn(size, generator=random)) for size in sizes]
+        flip = bsnn.optim.TBSO(weights, time_steps=2, gamma=1e-2, momentum_bits=momentum_bits)
+        with bsnn.backend(backend):
+            for t in (0, 1, 0, 1):
+                for weight in weights:
+                    weight.grad = torch.randn(weight.shape, generator=random)
+                flip.step(t=t)
+            made.append(([weight.bits for weight in weights], flip.flip_counts))
+    assert all(made[0][1])
+    torch.testing.assert_close(*made, rtol=0, atol=0)
+    assert launches == [(1 + 1 + 3 + 1,)] * 4
+
+
+def test_the_kernel_rounds_by_dice_of_its_own() -> None:
+    from bsnn.kernels.triton import _momentum
+
+    gradient = torch.linspace(-1, 1, 40 * 256)
+    refused = torch.zeros((), dtype=torch.float64)
+
+    def folded(seed: int) -> Tensor:
+        codes, scales = momentum.zeros(gradient.numel(), gradient.device)
+        _momentum.fold_8(gradient, codes, scales, None, refused, seed, 1.0, False)
+        return momentum.decode(codes, scales)
+
+    values = torch.stack([folded(seed) for seed in range(30)])
+    assert torch.equal(values[3], folded(3))
+    assert not torch.equal(values[3], values[4])
+    # Levels around a value are at most 2/127 of the block's largest apart, and rounding is right on average.
+    scale = gradient.abs().view(-1, 256).amax(1).repeat_interleave(256)
+    assert ((values - gradient).abs() <= 2 / 127 * scale).all()
+    assert (values.mean(0) - gradient).div(scale).mean().abs() < 1e-4
+    assert (values.mean(0) - gradient).div(scale).abs().mean() < 2 / 127 / 5
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of the interpreter

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
+from bsnn.kernels.pieces import is_whole
 
 # Multiplying eight bytes of 0 or 1, read as one little-endian integer, by this moves byte i to bit 56 + i.
 _GATHER_BITS = 0x0102040810204080
@@ -25,6 +26,11 @@ def pack(mask: Tensor) -> Tensor:
         raise UserError(f"pack: received {mask.dtype}; expected torch.bool, true for +1, as in pack(w >= 0).")
     # A copy of its own, whole bytes long, so that it can be read eight booleans at a time.
     flat = torch.cat([mask.reshape(-1), mask.new_zeros(-mask.numel() % 8)])
+    return pack_flat(flat)
+
+
+def pack_flat(flat: Tensor) -> Tensor:
+    """Packs whole bytes of booleans, a flat tensor that begins where eight of them can be read as one number."""
     groups = flat.view(torch.int64)
     return (groups.mul(_GATHER_BITS) >> 56).bitwise_and_(0xFF).to(torch.uint8)
 
@@ -36,6 +42,8 @@ def unpack(bits: Tensor, num_weights: int, dtype: torch.dtype = torch.float32) -
         >>> unpack(torch.tensor([13], dtype=torch.uint8), 4)
         tensor([ 1., -1.,  1.,  1.])
     """
+    if is_whole(bits):  # one launch less; on a CPU, a table of bytes stays in the cache
+        return _look_up(_sign_rows(bits.device, dtype), bits).view(-1)[:num_weights]
     return _look_up(_sign_table(bits.device), bits).view(torch.int8)[:num_weights].to(dtype)
 
 
@@ -57,6 +65,12 @@ def _look_up(table: Tensor, bits: Tensor) -> Tensor:
 def _sign_table(device: torch.device) -> Tensor:
     """The eight signs of every byte, one byte each, read as one integer."""
     return (2 * _bits_of_bytes(device) - 1).to(torch.int8).view(torch.int64).view(-1)
+
+
+@cache
+def _sign_rows(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The eight signs of every byte, in the type of the weights."""
+    return (2 * _bits_of_bytes(device) - 1).to(dtype)
 
 
 @cache

@@ -84,6 +84,18 @@ class FlipThreshold(NamedTuple):
     eps: float = 0.0
 
 
+class Flippable(NamedTuple):
+    """The weights of one parameter, and what decides about their flips."""
+
+    bits: Tensor
+    """Written to."""
+    number: int
+    """How many weights they are."""
+    stored: dict[str, Any]
+    """`momentum` and, in eight bits, `scales`."""
+    threshold: FlipThreshold
+
+
 class NeuronKernel(Protocol):
     """A layer of neurons on a backend; all tensors have their channels last."""
 
@@ -162,6 +174,11 @@ def folded(weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: fl
     return _first("folded", weight, bias, mean, variance, eps)
 
 
+def folds(gradient: Tensor) -> bool:
+    """Whether gradients are folded one by one: on a CPU, and by a backend that does so in few launches."""
+    return not pieces.is_whole(gradient) or _first("folds", gradient) is True
+
+
 def mean_square(gradient: Tensor, refused: Tensor) -> Tensor:
     """The mean of a gradient's squares, in double precision; on a GPU, 0 if it is not finite, so that sums stay so.
 
@@ -192,17 +209,19 @@ def fold(gradient: Tensor, stored: dict[str, Any], refused: Tensor, rate: float,
     return _first("fold", gradient, stored, refused, rate, adding, seed) or False
 
 
-def flip(bits: Tensor, number: int, stored: dict[str, Any], threshold: FlipThreshold, refused: Tensor) -> Tensor | None:
-    """Turns the bits of the weights that flip, unless a gradient was refused; returns how many there were.
+def flip(weights: Sequence[Flippable], refused: Tensor) -> list[Tensor] | None:
+    """Turns the bits of the weights that flip, unless a gradient was refused; returns how many of each parameter did.
 
     Args:
-        bits: The weights; written to.
-        number: How many they are.
-        stored: Their momentum; see `fold`.
-        threshold: Above which W·M flips them.
+        weights: Parameters on one device.
         refused: See `mean_square`.
     """
-    return _first("flip", bits, number, stored, threshold, refused)
+    return _first("flip", weights, refused)
+
+
+def mixed_loss(logits: Tensor, labels: Tensor, mixture: Any) -> tuple[Tensor, Tensor] | None:
+    """The loss of a time step and its gradient; see `kernels.loss`."""
+    return _first("mixed_loss", logits, labels, mixture)
 
 
 def _first(operation: str, *arguments: Any) -> Any:

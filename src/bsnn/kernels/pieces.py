@@ -16,7 +16,11 @@ def is_whole(x: Tensor) -> bool:
 
     Tensors that Triton's interpreter works on are treated likewise, so that it can be tested.
     """
-    return x.device.type != "cpu" or (kernels.is_interpreted() and kernels.backend() == "triton")
+    return x.device.type != "cpu" or _is_whole_on_cpu()
+
+
+def _is_whole_on_cpu() -> bool:
+    return kernels.is_interpreted() and kernels.backend() == "triton"
 
 
 def pieces(number: int, whole: bool = False) -> Iterator[slice]:

@@ -99,10 +99,48 @@ def after_backward_pass(call: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(call)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+# torch's own optimizers use these: one launch for a list of tensors. They have no public names.
+
+
 def largest(tensors: Sequence[Tensor]) -> Tensor:
     """The largest magnitude in any of the tensors, NaN if there is one; `get_total_norm` takes a launch for each."""
     norms = torch._foreach_norm(list(tensors), torch.inf)  # pyright: ignore[reportPrivateImportUsage]
     return torch.stack(norms).amax()
+
+
+def mean_squares(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The mean of the squares of each tensor, in double precision."""
+    norms = torch._foreach_norm(list(tensors), 2, dtype=torch.float64)  # pyright: ignore
+    torch._foreach_mul_(norms, norms)  # pyright: ignore[reportPrivateImportUsage]
+    torch._foreach_div_(norms, [tensor.numel() for tensor in tensors])  # pyright: ignore[reportPrivateImportUsage]
+    return norms
+
+
+def move_together(targets: Sequence[Tensor], values: Sequence[Tensor], rate: Tensor, *, adding: bool) -> None:
+    """Target + rate · (value − target) or, if `adding`, target + rate · value, by a rate that is on their device."""
+    steps = list(values) if adding else torch._foreach_sub(list(values), list(targets))  # pyright: ignore
+    torch._foreach_mul_(steps, rate.to(steps[0].dtype))  # pyright: ignore[reportPrivateImportUsage]
+    torch._foreach_add_(list(targets), steps)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def lerp_together(targets: Sequence[Tensor], values: Sequence[Tensor], rate: Tensor) -> None:
+    """`lerp_` of each target, one number, to its value by a rate that is on their device."""
+    torch._foreach_lerp_(list(targets), list(values), [rate] * len(targets))  # pyright: ignore
+
+
+def count_together(counts: Sequence[Tensor]) -> None:
+    """Adds one to each."""
+    torch._foreach_add_(list(counts), 1)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def products(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
+    """The products of two lists of tensors."""
+    return torch._foreach_mul(list(left), list(right))  # pyright: ignore
+
+
+def copy_together(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """`copy_` of each value to its target."""
+    torch._foreach_copy_(list(targets), list(values))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def can_skip_step(optimizer: torch.optim.Optimizer) -> bool:
@@ -114,9 +152,10 @@ def can_skip_step(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def step_unless(optimizer: torch.optim.Optimizer, refused: Tensor) -> None:
-    """An update by an optimizer that does nothing if `refused`, on its device, is true; see `can_skip_step`."""
+    """An update by an optimizer that does nothing if `refused`, on its device, is not 0; see `can_skip_step`."""
     own: Any = optimizer
-    own.found_inf, own.grad_scale = refused.float(), None
+    own.found_inf = torch.ne(refused, 0, out=torch.empty_like(refused, dtype=torch.float32))
+    own.grad_scale = None
     try:
         optimizer.step()
     finally:

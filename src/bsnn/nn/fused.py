@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bsnn import kernels
 from bsnn.kernels import operations
 from bsnn.kernels.images import channels_last
+from bsnn.kernels.pieces import is_whole
 from bsnn.kernels.step import step
 from bsnn.kernels.torch_internals import forward_hooks, has_other_hooks, uncompiled
 from bsnn.nn.claims import claim, is_elementwise
@@ -160,7 +161,9 @@ def _halves(pool: nn.AvgPool2d, x: Tensor) -> bool:
     return square and even and pool.divisor_override is None
 
 
-def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) -> tuple[Activity, LIFState]:
+def run_step(
+    run: Run, current: Tensor, state: LIFState | None, *, spare: bool, counted: list[Tensor]
+) -> tuple[Activity, LIFState]:
     """One time step of a run: the same values as its modules one after another.
 
     Args:
@@ -168,9 +171,10 @@ def run_step(run: Run, current: Tensor, state: LIFState | None, *, spare: bool) 
         current: What enters.
         state: Of the neurons.
         spare: Whether nobody else sees the current, so that it may be written over.
+        counted: Is given the number of BatchNorm's batches if the caller is to add one to it, together with others'.
     """
     current, pooled = channels_last(current), run.pool is not None
-    norm = None if run.norm is None else _as_numbers(run.norm)
+    norm = None if run.norm is None else _as_numbers(run.norm, counted)
     with torch.no_grad():
         membrane, trace = _own_state(current, state, run.neuron)
     spikes, sent_trace = step(current, membrane, trace, as_numbers(run.neuron), norm, pooled=pooled, spare=spare)
@@ -197,25 +201,30 @@ def as_numbers(neuron: SoftResetNeuron) -> operations.Neuron:
     )
 
 
-def _as_numbers(norm: BatchNorm1d | BatchNorm2d) -> operations.Norm:
-    """BatchNorm as kernels know it."""
+def _as_numbers(norm: BatchNorm1d | BatchNorm2d, counted: list[Tensor]) -> operations.Norm:
+    """BatchNorm as kernels know it; for `counted`, see `run_step`."""
     running = None
     if norm.training:
         assert norm.running_mean is not None
         assert norm.running_var is not None
         assert norm.num_batches_tracked is not None
         running = norm.running_mean, norm.running_var, norm.num_batches_tracked
-    normalize = partial(_normalize, norm)
+    normalize = partial(_normalize, norm, counted)
     return operations.Norm(norm.weight, norm.bias, normalize, norm.folded, running, norm.momentum, norm.eps)
 
 
 def _normalize(
-    norm: BatchNorm1d | BatchNorm2d, current: Tensor, in_place: bool
+    norm: BatchNorm1d | BatchNorm2d, counted: list[Tensor], current: Tensor, in_place: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """BN(I), and in training mean and 1/σ of the batch."""
     if not norm.training:
         return norm.fold(current, in_place=in_place), None, None
-    rate, written = norm.count_batch(), {}
+    assert norm.num_batches_tracked is not None
+    rate, written = norm.momentum, {}
+    if rate is None or not is_whole(current):
+        rate = norm.count_batch()
+    else:
+        counted.append(norm.num_batches_tracked)
     if in_place:
         written["out"] = current.detach(), torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     statistics = norm.running_mean, norm.running_var

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import BackendWarning, UserError
-from bsnn.kernels.torch_internals import named_layers, opaque
+from bsnn.kernels.torch_internals import count_together, named_layers, opaque
 from bsnn.nn.fused import find_run, is_watched, run_step
 from bsnn.nn.neuron import Neuron, Stateful, finding_shapes
 from bsnn.nn.recurrent import Recurrent
@@ -43,9 +43,20 @@ def _is_linear(layer: nn.Module) -> bool:
     return type(layer) in _LINEAR and getattr(layer, "value", 0) == 0 and "forward" not in vars(layer)
 
 
+def _takes_pixel_mean(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1))
+
+
+def _pixel_mean(x: Tensor) -> Tensor:
+    """What `nn.AdaptiveAvgPool2d(1)` computes, without its copies in the backward pass."""
+    return x.mean((-1, -2), keepdim=True)
+
+
 def _pass_on(layer: nn.Module, x: Activity, name: str) -> Value:
     """Spikes and trace behind a linear layer; hooks see the spikes alone, once, and one that changes them ends it."""
-    if x.trace is None or not is_watched(layer):
+    if not is_watched(layer):
+        return x.map(_pixel_mean if _takes_pixel_mean(layer) else layer)
+    if x.trace is None:
         return x.map(layer)
     with torch.no_grad():
         unchanged = layer.forward(x.spikes).clone()
@@ -181,7 +192,7 @@ class Sequential(_Composition):
     @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
-        states, layers, place = [], list(self._with_states(state)), 0
+        states, layers, place, counted = [], list(self._with_states(state)), 0, []
         modules = [layer for _, layer, _ in layers]
         while place < len(layers):
             run = find_run(modules, place, x, self._tell)
@@ -191,9 +202,12 @@ class Sequential(_Composition):
                 place += 1
             else:
                 past = layers[place + (run.norm is not None)][2]
-                x, now = run_step(run, x, past, spare=place > 0 and _forgets(modules[place - 1]))
+                spare = place > 0 and _forgets(modules[place - 1])
+                x, now = run_step(run, x, past, spare=spare, counted=counted)
                 states += [now if module is run.neuron else None for module in run.modules]
                 place += len(run.modules)
+        if counted:
+            count_together(counted)
         return x, self._kept(states)
 
     def sequence(self, frames: Sequence[Tensor], state: tuple[Any, ...] | None) -> tuple[list[Tensor], tuple[Any, ...]]:

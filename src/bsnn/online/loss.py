@@ -4,6 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bsnn.errors import UserError
+from bsnn.kernels.loss import Mixture, mixed_loss
 from bsnn.nn.trace import Activity, as_output
 
 
@@ -45,6 +46,9 @@ def step_loss(
             f"step_loss: received labels of shape {tuple(labels.shape)} for logits of shape {tuple(logits.shape)}; "
             "expected class indices [batch], or a distribution over the classes for each sample, [batch, classes]."
         )
+    made = mixed_loss(logits, labels, Mixture(mse_share, label_smoothing, time_steps)) if logits.dim() == 2 else None
+    if made is not None:
+        return made
     indices = labels.dim() < logits.dim()
     target = F.one_hot(labels, logits.shape[-1]).to(logits.dtype) if indices else labels.to(logits.dtype)
     if label_smoothing:

@@ -7,13 +7,20 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bsnn.errors import UserError
-from bsnn.kernels import pieces
-from bsnn.kernels.operations import mean_square
+from bsnn.kernels import pieces, together
+from bsnn.kernels.operations import folds, mean_square
 from bsnn.kernels.pieces import is_whole
 from bsnn.nn.bits import BinaryParameter
+from bsnn.optim.momentum import move
 
 # What belongs to an unfinished sequence or to this very object, and is no part of its copies.
-_NOT_COPIED = {"_answers", "_accumulated", "_accumulated_times", "_folded", "_handles", "_refusals", "_refused"}
+_NOT_COPIED = {
+    "_answers", "_accumulated", "_accumulated_times", "_folded", "_handles", "_refusals", "_refused", "_waiting",
+}  # fmt: skip
+
+
+Given = tuple[dict[str, Any], BinaryParameter, Tensor]
+"""The settings of a parameter, the parameter, and its gradient."""
 
 
 class NotFinite(UserError):
@@ -33,6 +40,22 @@ class GradientOptimizer(Optimizer):
 
     def _fold(self, group: dict[str, Any], parameter: BinaryParameter, gradient: Tensor) -> None:
         raise NotImplementedError
+
+    def _fold_all(self, given: list[Given]) -> None:
+        """Takes gradients on GPUs into the momentum, all that are treated alike at once."""
+        alike: dict[tuple[float, bool, torch.device], list[Given]] = {}
+        for group, parameter, gradient in given:
+            stored = self.state[parameter]
+            move(stored, parameter)
+            if "scales" in stored or group["initial_momentum"] or stored["momentum"].dtype != gradient.dtype:
+                self._fold(group, parameter, gradient)
+            else:
+                kind = group["one_minus_beta1"], parameter in self._accumulated, parameter.device
+                alike.setdefault(kind, []).append((group, parameter, gradient))
+        for (rate, adding, device), entries in alike.items():
+            momenta = [self.state[parameter]["momentum"].view(-1) for _, parameter, _ in entries]
+            gradients = [gradient.reshape(-1) for _, _, gradient in entries]
+            together.fold(gradients, momenta, self.refusal(device), rate, adding)
 
     def refusal(self, device: torch.device) -> Tensor:
         """One number on a device: 0 as long as every gradient was finite, and NaN from then on."""
@@ -70,7 +93,7 @@ class GradientOptimizer(Optimizer):
         if not (is_whole(like) and self.defers):
             return rate
         if (like.device, rate) not in self._answers:
-            self._answers[like.device, rate] = self._accepting(like.device).double() * rate
+            self._answers[like.device, rate] = (self.refusal(like.device) + rate).nan_to_num_(0)
         return self._answers[like.device, rate]
 
     def _accepting(self, device: torch.device) -> Tensor:
@@ -99,6 +122,8 @@ class GradientOptimizer(Optimizer):
         self._accumulated_times: set[int] = set()
         # Mean squares of the gradients that are in the momentum and wait for their time step to end.
         self._folded: dict[BinaryParameter, Tensor] = {}
+        # Gradients of this backward pass that are on a GPU and are folded together, when it has ended.
+        self._waiting: list[Given] = []
         self._refused: BinaryParameter | None = None
         self._refusals: dict[torch.device, Tensor] = {}
         # Whether gradients were accepted since the last was measured, and rates that are 0 if not; on each device.
@@ -131,7 +156,7 @@ class GradientOptimizer(Optimizer):
         self.zero_grad()
 
     def _take_folded(self) -> dict[BinaryParameter, Tensor]:
-        folded, self._folded = self._folded, {}
+        folded, self._folded, self._waiting = self._folded, {}, []
         for parameter in folded:
             parameter.grad_is_folded = False
         return folded
@@ -176,19 +201,35 @@ class GradientOptimizer(Optimizer):
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return  # a hook has taken it away
-        square = self._measured(gradient)
-        if self._refused is None and not self._is_finite(square):
-            self._refused = parameter
-        if self._refused is None:
-            group = next(g for g in self.param_groups if any(p is parameter for p in g["params"]))
-            self._fold(group, parameter, gradient)
+        group = next(g for g in self.param_groups if any(p is parameter for p in g["params"]))
+        if self._waits(gradient):
+            self._waiting.append((group, parameter, gradient))
+            square = gradient  # stands for it until all are known
+        else:
+            square = self._measured(gradient)
+            if self._refused is None and not self._is_finite(square):
+                self._refused = parameter
+            if self._refused is None:
+                self._fold(group, parameter, gradient)
         self._folded[parameter], parameter.grad_is_folded = square, True
 
+    def _waits(self, gradient: Tensor) -> bool:
+        """Whether a gradient is folded with all others of its time step: fewer launches, for the memory of all."""
+        return self.defers and not folds(gradient)
+
     def check_finite(self) -> None:
-        """Raises `NotFinite` if `step` would, so that several optimizers can be asked before any of them steps."""
-        given = [p for _, p in self._everything() if p not in self._folded and p.grad is not None]
-        known = [p for p in given if not (is_whole(p) and self.defers)]
-        self._refuse([p for p in known if p.grad is not None and not pieces.mean_square(p.grad).isfinite()])
+        """Raises `NotFinite` if `step` would, so that several optimizers can be asked before any of them steps.
+
+        On a GPU nobody waits: `refusal` is NaN then, which the optimizers tell each other.
+        """
+        self._measure_waiting()
+        refused = []
+        for parameter, gradient in ((p, p.grad) for _, p in self._everything() if p not in self._folded):
+            if gradient is not None and self.defers and is_whole(gradient):
+                self._measured(gradient)
+            elif gradient is not None and not pieces.mean_square(gradient).isfinite():
+                refused.append(parameter)
+        self._refuse(refused)
 
     def _refuse(self, parameters: list[BinaryParameter]) -> None:
         """Raises `NotFinite` if there are any, or if there was one in the backward pass."""
@@ -202,9 +243,24 @@ class GradientOptimizer(Optimizer):
                 "Look for a loss that overflows or for bad inputs, then call zero_grad()."
             )
 
-    def _take_gradients(self) -> list[tuple[dict[str, Any], BinaryParameter, Tensor]]:
+    def _measure_together(self, given: list[Given]) -> dict[BinaryParameter, Tensor]:
+        """The mean squares of gradients on GPUs, all those on one device at once."""
+        squares: dict[BinaryParameter, Tensor] = {}
+        for device in dict.fromkeys(parameter.device for _, parameter, _ in given):
+            here = [(parameter, gradient) for _, parameter, gradient in given if parameter.device == device]
+            self._answers.clear()
+            found = together.mean_squares([gradient for _, gradient in here], self.refusal(device))
+            squares |= dict(zip((parameter for parameter, _ in here), found, strict=True))
+        return squares
+
+    def _measure_waiting(self) -> None:
+        unknown = [entry for entry in self._waiting if self._folded[entry[1]] is entry[2]]
+        self._folded |= self._measure_together(unknown)
+
+    def _take_gradients(self) -> list[Given]:
         """Every parameter that has a gradient, which is in the momentum then, with its mean square."""
-        everything, squares = self._everything(), self._take_folded()
+        self._measure_waiting()
+        everything, waiting, squares = self._everything(), self._waiting, self._take_folded()
         given = [(group, p, p.grad) for group, p in everything if p.grad is not None]
         if any(p in squares for _, p, _ in given):
             self.abandon()
@@ -213,6 +269,10 @@ class GradientOptimizer(Optimizer):
                 "same parameters have a .grad; expected one or the other. No weight was flipped. Call step() or "
                 "accumulate() after each backward pass."
             )
+        kept = [entry for entry in given if self._waits(entry[2])]
+        given = [entry for entry in given if not self._waits(entry[2])]
+        squares |= self._measure_together(kept)
+        self._fold_all([*waiting, *kept])
         squares |= {p: self._measured(gradient) for _, p, gradient in given}
         self._refuse([p for _, p, _ in given if not self._is_finite(squares[p])])
         for group, parameter, gradient in given:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
-from bsnn.kernels import operations
+from bsnn.kernels import operations, together
+from bsnn.kernels.pieces import is_whole
 from bsnn.kernels.torch_internals import num_writes
 from bsnn.nn.bits import BinaryParameter, signs, unpack
 from bsnn.nn.claims import claim, is_elementwise
-from bsnn.optim._gradients import GradientOptimizer
+from bsnn.optim._gradients import Given, GradientOptimizer
 from bsnn.optim.momentum import ON_CPU, change_pieces, dense, move, read_pieces, stored_shape, stored_zeros
 from bsnn.optim.settings import Settings, check_numbers, with_rates
 
@@ -152,8 +153,9 @@ class FlipOptimizer(GradientOptimizer):
                 the momentum.
         """
         t = self.checked_time(t)
-        for group, parameter, square in self._take_gradients():
-            self.observe(group, parameter, square, t)
+        taken = self._take_gradients()
+        self.observe_all(taken, t)
+        for _, parameter, _ in taken:
             parameter.grad = None
             self._accumulated.add(parameter)
         if t is not None:
@@ -179,9 +181,11 @@ class FlipOptimizer(GradientOptimizer):
             return loss
         t = self.checked_time(t)
         self._flips = {}
-        for group, parameter, square in self._take_gradients():
-            self.observe(group, parameter, square, t)
-            self._flip(group, parameter, t)
+        taken = self._take_gradients()
+        # One parameter after another, unless the rule is known to treat each by itself.
+        for part in [taken] if self.defers else [[entry] for entry in taken]:
+            self.observe_all(part, t)
+            self._flip([(group, parameter) for group, parameter, _ in part], t)
         return loss
 
     def _flip_accumulated(self, t: int | None) -> None:
@@ -192,9 +196,7 @@ class FlipOptimizer(GradientOptimizer):
                 "accumulated; expected, after accumulate(t=t) for every time step, a plain step()."
             )
         self._flips = {}
-        for group, parameter in self._everything():
-            if parameter in self._accumulated:
-                self._flip(group, parameter, None)
+        self._flip([entry for entry in self._everything() if entry[1] in self._accumulated], None)
         self._accumulated.clear()
         self._accumulated_times.clear()
 
@@ -239,14 +241,23 @@ class FlipOptimizer(GradientOptimizer):
 
         self._change_momentum(parameter, change)
 
-    def _flip(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> None:
-        rule = self.rule(group, parameter, t)
-        if isinstance(rule, ThresholdRule):
-            stored, refusal = self.state[parameter], self.refusal(parameter.device)
-            flipped = operations.flip(parameter.bits, parameter.numel(), stored, rule.threshold, refusal)
-            if flipped is not None:
-                self._flips[parameter] = flipped
-                return
+    def _flip(self, chosen: list[tuple[dict[str, Any], BinaryParameter]], t: int | None) -> None:
+        rules = {parameter: self.rule(group, parameter, t) for group, parameter in chosen}
+        known = {p: rule.threshold for p, rule in rules.items() if isinstance(rule, ThresholdRule)}
+        for device in dict.fromkeys(parameter.device for parameter in known):
+            here = [parameter for parameter in known if parameter.device == device]
+            weights = [operations.Flippable(p.bits, p.numel(), self.state[p], known[p]) for p in here]
+            flipped = operations.flip(weights, self.refusal(device))
+            if flipped is None and is_whole(weights[0].bits) and self.defers:
+                momenta = [dense(self.state[p], p.shape).view(-1) for p in here]
+                flipped = together.flip(weights, momenta, self.refusal(device))
+            self._flips |= {} if flipped is None else dict(zip(here, flipped, strict=True))
+        for parameter, rule in rules.items():
+            if parameter not in self._flips:
+                self._flips[parameter] = self._flip_by(rule, parameter)
+
+    def _flip_by(self, rule: FlipRule, parameter: BinaryParameter) -> Tensor:
+        """Flips the weights of a parameter by a rule's function; returns their number."""
         count = torch.zeros((), dtype=torch.int64, device=parameter.device)
         for start, values, momentum in self._parts(parameter):
             written = num_writes(momentum)
@@ -265,7 +276,7 @@ class FlipOptimizer(GradientOptimizer):
             flips = self.accepted(flips, torch.zeros_like(flips))
             parameter.flip_(flips, start)
             count += flips.count_nonzero()
-        self._flips[parameter] = count
+        return count
 
     def _parts(self, parameter: BinaryParameter) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Signs and momentum as a rule sees them, and where they begin: flat pieces, or all in their shape."""
@@ -285,6 +296,11 @@ class FlipOptimizer(GradientOptimizer):
 
     def observe(self, group: dict[str, Any], parameter: BinaryParameter, mean_square: Tensor, t: int | None) -> None:
         """Takes note of the mean square of a gradient of time step `t`."""
+
+    def observe_all(self, taken: list[Given], t: int | None) -> None:
+        """The same for many parameters, each with its settings and its mean square; by default one after another."""
+        for group, parameter, mean_square in taken:
+            self.observe(group, parameter, mean_square, t)
 
     def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
         """Which weights flip: a function of signs and momentum that returns booleans of their shape.

@@ -91,13 +91,14 @@ class Updates:
             optimizer.check_finite()
             if t is not None:
                 optimizer.checked_time(t)
+        for optimizer in self._flip:
             for refusal in [*deferred.values(), *(r for o in self._flip if o is not optimizer for r in o.refusals())]:
-                optimizer.refusal(refusal.device).add_(refusal)
+                optimizer.refusal(refusal.device).add_(refusal, alpha=0)
         for optimizer in self._flip:
             optimizer.step(t=t)
         for optimizer in self._ordinary:
             if optimizer in deferred and deferring is not None:
-                step_unless(optimizer, deferring.refusal(deferred[optimizer].device) != 0)
+                step_unless(optimizer, deferring.refusal(deferred[optimizer].device))
             else:
                 optimizer.step()
         for optimizer in [*self._flip, *self._ordinary]:
@@ -120,9 +121,8 @@ def _can_defer(optimizer: Optimizer) -> bool:
 
 
 def _refusal(optimizer: Optimizer) -> Tensor:
-    """0 if all gradients of an optimizer are finite, else NaN; on their device."""
-    gradients = [p.grad for p in _parameters([optimizer]) if p.grad is not None]
-    return largest(gradients).double().mul_(0)
+    """A number that is finite if all gradients of an optimizer are; on their device."""
+    return largest([p.grad for p in _parameters([optimizer]) if p.grad is not None])
 
 
 def _check_finite(optimizer: Optimizer) -> None:

@@ -5,13 +5,16 @@ Spikes, membranes, traces and flips equal those of `_whole` and of the flip rule
 """
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bsnn.kernels import is_interpreted
-from bsnn.kernels.operations import FlipThreshold, Geometry, Neuron, NeuronKernel
+from bsnn.kernels.operations import Flippable, Geometry, Neuron, NeuronKernel
+
+_MOST_CLASSES = 1 << 14
 
 
 def available() -> bool:
@@ -71,9 +74,14 @@ def folded(weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: fl
     return made[0], made[1]
 
 
+def folds(gradient: Tensor) -> bool | None:
+    """See `operations.folds`."""
+    return (supports(gradient) and gradient.dtype != torch.float64) or None
+
+
 def mean_square(gradient: Tensor, refused: Tensor) -> Tensor | None:
     """See `operations.mean_square`."""
-    if not supports(gradient) or not gradient.numel() or gradient.dtype == torch.float64:
+    if not folds(gradient) or not gradient.numel():
         return None
     from bsnn.kernels.triton import _momentum
 
@@ -87,29 +95,57 @@ def fold(
 ) -> bool | None:
     """See `operations.fold`."""
     momentum = stored["momentum"]
-    if not supports(gradient) or gradient.dtype == torch.float64 or momentum.dtype == torch.float64:
+    if not folds(gradient) or momentum.dtype == torch.float64:
         return None
     from bsnn.kernels.triton import _momentum
 
     flat = gradient.reshape(-1)
     if "scales" in stored:
-        random = None if gradient.is_meta else torch.Generator(gradient.device).manual_seed(seed())
-        dice = torch.rand(momentum.shape, generator=random, device=gradient.device)
-        _momentum.fold_8(flat, momentum, stored["scales"], dice, refused, rate, adding)
+        dice, own_seed = None, seed()
+        if gradient.device.type == "cpu":  # the interpreter rounds as a CPU does, so that they can be compared
+            dice = torch.rand(momentum.shape, generator=torch.Generator().manual_seed(own_seed))
+        _momentum.fold_8(flat, momentum, stored["scales"], dice, refused, own_seed, rate, adding)
     else:
         _momentum.fold(flat, momentum, refused, rate, adding)
     return True
 
 
-def flip(bits: Tensor, number: int, stored: dict[str, Any], threshold: FlipThreshold, refused: Tensor) -> Tensor | None:
-    """See `operations.flip`."""
-    if not supports(bits) or stored["momentum"].dtype == torch.float64 or isinstance(threshold.gamma, Tensor):
+def mixed_loss(logits: Tensor, labels: Tensor, mixture: Any) -> tuple[Tensor, Tensor] | None:
+    """See `operations.mixed_loss`; a row of logits must fit into one program."""
+    if not supports(logits) or logits.shape[1] > _MOST_CLASSES:
+        return None
+    from bsnn.kernels.triton import _loss
+
+    return _loss.loss_and_gradient(logits, labels, mixture)
+
+
+def flip(weights: Sequence[Flippable], refused: Tensor) -> list[Tensor] | None:
+    """See `operations.flip`; one launch for all parameters with the same γ and ε."""
+    if not all(_supports_flips(parameter) for parameter in weights):
         return None
     from bsnn.kernels.triton import _flips
 
-    made = torch.empty((), dtype=torch.int64, device=bits.device)
-    scales = stored.get("scales")
-    _flips.flip(
-        bits, stored["momentum"], scales, threshold.moment, refused, made, number, threshold.gamma, threshold.eps
-    )
-    return made
+    made: dict[int, Tensor] = {}
+    launches: dict[Any, list[int]] = {}
+    for index, (_, number, stored, threshold) in enumerate(weights):
+        kind = "scales" in stored, threshold.moment is None, threshold.gamma, threshold.eps
+        if number:
+            launches.setdefault(kind, []).append(index)
+    for (eight_bits, no_moment, gamma, eps), indices in launches.items():
+        together = [weights[index] for index in indices]
+        counts = torch.empty(len(together), dtype=torch.int64, device=refused.device)
+        _flips.flip(
+            [parameter.bits for parameter in together],
+            [parameter.stored["momentum"] for parameter in together],
+            [parameter.stored["scales"] for parameter in together] if eight_bits else None,
+            None if no_moment else [parameter.threshold.moment for parameter in together],
+            refused, counts, [parameter.number for parameter in together], gamma, eps,
+        )  # fmt: skip
+        made |= dict(zip(indices, counts.unbind(), strict=True))
+    nothing = refused.new_zeros((), dtype=torch.int64) if len(made) < len(weights) else refused
+    return [made.get(index, nothing) for index in range(len(weights))]
+
+
+def _supports_flips(parameter: Flippable) -> bool:
+    bits, _, stored, threshold = parameter
+    return supports(bits) and stored["momentum"].dtype != torch.float64 and not isinstance(threshold.gamma, Tensor)

@@ -81,10 +81,10 @@ def decoded(codes, scales):
     return values * tl.abs(values) * tl.div_rn(scales, tl.zeros_like(scales) + _LEVELS * _LEVELS)[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed"])
 def _fold_8_kernel(
-    gradient, codes, scales, dice, refused, number, blocks, rate,
-    ADDING: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    gradient, codes, scales, dice, refused, seed, number, blocks, rate,
+    ADDING: tl.constexpr, DICE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     place = row.to(tl.int64)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -101,19 +101,34 @@ def _fold_8_kernel(
     magnitude = tl.abs(values) * unit[:, None]
     lower = tl.minimum(tl.floor(tl.sqrt_rn(magnitude)), _LEVELS - 1)
     above = tl.div_rn(magnitude - lower * lower, 2 * lower + 1)
-    rolled = tl.load(dice + place, mask=whole, other=1.0)
+    rolled = tl.load(dice + place, mask=whole, other=1.0) if DICE else tl.rand(seed, place)
     code = lower + (rolled < above).to(tl.float32)
     tl.store(codes + place, tl.where(values < 0, -code, code).to(tl.int8), mask=whole)
     tl.store(scales + row, scale, mask=known)
 
 
-@operator("Tensor gradient, Tensor(a!) codes, Tensor(b!) scales, Tensor dice, Tensor refused, float rate, bool adding")
+@operator(
+    "Tensor gradient, Tensor(a!) codes, Tensor(b!) scales, Tensor? dice, Tensor refused, int seed, float rate, "
+    "bool adding"
+)
 def fold_8(
-    gradient: Tensor, codes: Tensor, scales: Tensor, dice: Tensor, refused: Tensor, rate: float, adding: bool
-) -> None:
-    """As `fold`, with the momentum in blocks of 256 codes, each block with its scale, rounded by `dice`."""
+    gradient: Tensor, codes: Tensor, scales: Tensor, dice: Tensor | None, refused: Tensor, seed: int, rate: float,
+    adding: bool,
+) -> None:  # fmt: skip
+    """As `fold`, with the momentum in blocks of 256 codes, each block with its scale, rounded at random.
+
+    Args:
+        gradient: Flat.
+        codes: Written to.
+        scales: Written to.
+        dice: A random number for each code; None lets the kernel make them, which moves no bytes.
+        refused: See above.
+        seed: Of the kernel's own random numbers.
+        rate: See `fold`.
+        adding: See `fold`.
+    """
     blocks, rows = len(scales), 4
     launch(
-        _fold_8_kernel, (triton.cdiv(blocks, rows),), gradient, codes, scales, dice, refused, gradient.numel(), blocks,
-        rate, ADDING=adding, ROWS=rows, BLOCK=_BLOCK_OF_CODES,
+        _fold_8_kernel, (triton.cdiv(blocks, rows),), gradient, codes, scales, dice, refused, seed, gradient.numel(),
+        blocks, rate, ADDING=adding, DICE=dice is not None, ROWS=rows, BLOCK=_BLOCK_OF_CODES,
     )  # fmt: skip

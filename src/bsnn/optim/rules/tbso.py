@@ -14,7 +14,10 @@ from torch import Tensor
 
 from bsnn.errors import UserError
 from bsnn.kernels.operations import FlipThreshold
+from bsnn.kernels.pieces import is_whole
+from bsnn.kernels.torch_internals import lerp_together
 from bsnn.nn.bits import BinaryParameter
+from bsnn.optim._gradients import Given
 from bsnn.optim.base import FlipOptimizer, FlipRule, ThresholdRule
 from bsnn.optim.settings import check_betas
 
@@ -140,6 +143,23 @@ class TBSO(FlipOptimizer):
         moments["second_moment"][t].lerp_(mean_square, rate)
         if "filled" in moments:
             moments["filled"][t] += rate * (1 - moments["filled"][t])
+
+    def observe_all(self, taken: list[Given], t: int | None) -> None:
+        """See `FlipOptimizer.observe_all`; on a GPU, all parameters of a group take one launch."""
+        alike: dict[tuple[float, torch.device], list[tuple[BinaryParameter, Tensor]]] = {}
+        own = type(self).observe is not TBSO.observe or self._bias_correction or not self.defers
+        for group, parameter, mean_square in taken:
+            if own or not is_whole(mean_square):
+                self.observe(group, parameter, mean_square, t)
+            else:
+                alike.setdefault((group["one_minus_beta2"], mean_square.device), []).append((parameter, mean_square))
+        for (rate, _), entries in alike.items():
+            assert t is not None
+            squares = [square for _, square in entries]
+            moments = [self._moments(parameter)["second_moment"][t] for parameter, _ in entries]
+            accepted = self.accepted_rate(rate, squares[0])
+            assert isinstance(accepted, Tensor)
+            lerp_together(moments, squares, accepted)
 
     def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:
         """See `FlipOptimizer.rule`."""
