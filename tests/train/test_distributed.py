@@ -23,13 +23,13 @@ from bsnn.data.dataset import FileDataset
 from bsnn.nn.bits import BinaryParameter
 from bsnn.paper.recipes import recipe
 from bsnn.train import load
+from bsnn.train.averaging import average
 from bsnn.train.build import load_data
 from bsnn.train.config import Config
 from bsnn.train.distributed import (
     LostProcess,
     TrainedApart,
     World,
-    average,
     compare_tensors,
     first_on_machine,
     joined_world,

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 import bsnn
 from bsnn.optim import NotFinite
 from bsnn.train import TrainedApart, World, average_buffers, check_identical, distribute, joined_world
-from bsnn.train.distributed import average_gradients
+from bsnn.train.averaging import average_gradients
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "many_processes.py"
 TIME_STEPS = 2

@@ -1,8 +1,8 @@
+from bsnn.train.averaging import average_buffers as average_buffers
 from bsnn.train.config import Config as Config
 from bsnn.train.distributed import (
     TrainedApart as TrainedApart,
     World as World,
-    average_buffers as average_buffers,
     check_identical as check_identical,
     distribute as distribute,
     joined_world as joined_world,

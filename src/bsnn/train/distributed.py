@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from bsnn.errors import UserError
 from bsnn.nn.norm import synchronize_statistics
+from bsnn.train.averaging import average_gradients
 
 
 class LostProcess(UserError):
@@ -138,48 +139,6 @@ def first_on_machine(world: World) -> Iterator[None]:
     yield
     if world.size > 1 and world.local_rank == 0:
         distributed.barrier()
-
-
-def average(tensors: Iterable[Tensor]) -> None:
-    """Replaces tensors by their means over all processes, in place; without torchrun it does nothing.
-
-    Raises:
-        UserError: If torchrun has started several processes and this one has left them, so that it would train apart.
-    """
-    if not distributed.is_initialized():
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise UserError(
-                "received tensors to average after the block of joined_world has ended; expected them within it. Put "
-                "the whole training loop into `with bsnn.train.joined_world() as world:`."
-            )
-        return
-    for tensor in tensors:
-        distributed.all_reduce(tensor)
-        tensor /= distributed.get_world_size()
-
-
-def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """From now on, every backward pass makes the gradients that it adds to these parameters the means over processes.
-
-    It does so before they reach `.grad` or the momentum, so that whatever looks at gradients afterwards, such as
-    clipping, a scaler or a check for NaN, sees the same on all processes.
-    """
-
-    def averaged(gradient: Tensor) -> Tensor:
-        mean = gradient.clone(memory_format=torch.contiguous_format)  # autograd may use the gradient elsewhere
-        average([mean])
-        return mean
-
-    for parameter in dict.fromkeys(parameters):
-        trained = parameter.requires_grad
-        parameter.requires_grad_(True)  # also a frozen one, which may be trained later
-        parameter.register_hook(averaged)
-        parameter.requires_grad_(trained)
-
-
-def average_buffers(net: nn.Module) -> None:
-    """Makes BatchNorm's running statistics the same on all processes, by their means."""
-    average(buffer for buffer in net.buffers() if buffer.is_floating_point())
 
 
 def summed(values: Iterable[float], world: World) -> list[float]:

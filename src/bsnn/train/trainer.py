@@ -42,7 +42,8 @@ from bsnn.train.build import (
 )
 from bsnn.train.checkpoint import random_state, set_random_state
 from bsnn.train.config import Config
-from bsnn.train.distributed import World, average_buffers, average_gradients, check_identical, summed
+from bsnn.train.averaging import average_buffers, average_gradients
+from bsnn.train.distributed import World, check_identical, summed
 from bsnn.train.effects import is_own
 from bsnn.train.initial import take_momentum, take_weights
 from bsnn.train.measure import Measurement, measure, measured_as, peak_bytes_of_process
