@@ -5,6 +5,7 @@ from bsnn.deploy.engine import Engine as Engine, load as load
 from bsnn.deploy.export import export as export
 from bsnn.errors import BackendWarning as BackendWarning, UserError as UserError
 from bsnn.kernels import backend as backend
+from bsnn.kernels.precision import precision as precision
 from bsnn.nn import surrogate as surrogate
 from bsnn.nn.bits import (
     BinaryModule as BinaryModule,

@@ -35,6 +35,7 @@ OTHER: dict[str, Any] = {
     "neuron": "if",
     "surrogate": "triangle",
     "gradient": "sltt",
+    "precision": "bf16",
     "optimizer": "bso",
     "initial_momentum": 1e-3,
     "one_minus_beta1": 0.5,

@@ -18,6 +18,7 @@ from bsnn import kernels
 from bsnn.kernels import operations
 from bsnn.kernels.images import channels_last
 from bsnn.kernels.pieces import is_whole
+from bsnn.kernels.precision import mark_levels
 from bsnn.kernels.step import step
 from bsnn.kernels.torch_internals import forward_hooks, has_other_hooks, uncompiled
 from bsnn.nn.claims import claim, is_elementwise
@@ -181,7 +182,7 @@ def run_step(
     for count in forward_hooks(run.neuron):
         assert isinstance(count, SpikeCount)
         count.add(spikes, each=4 if pooled else 1)
-    return Activity(spikes, sent_trace), LIFState(membrane, trace)
+    return Activity(mark_levels(spikes, 4 if pooled else 1), sent_trace), LIFState(membrane, trace)
 
 
 def as_numbers(neuron: SoftResetNeuron) -> operations.Neuron:

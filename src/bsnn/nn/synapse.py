@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from bsnn.errors import UserError
 from bsnn.kernels import operations
+from bsnn.kernels.precision import multiplying_backward, multiplying_forward
 from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.bits import BinaryModule, BinaryParameter
 from bsnn.nn.trace import Activity, where_lost
@@ -29,6 +30,10 @@ class _Product(Protocol):
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor: ...
 
+    def num_products(self, shape: torch.Size) -> int:
+        """Of which each output is a sum, for weights of `shape`."""
+        ...
+
     def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
         """The same for one-bit weights, if a backend can count it."""
         ...
@@ -42,6 +47,9 @@ class _ConvolutionProduct(operations.Geometry):
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(x, weight, None, *self)
 
+    def num_products(self, shape: torch.Size) -> int:
+        return shape[1:].numel()
+
     def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
         return operations.convolve(x, bits, shape, self)
 
@@ -51,7 +59,7 @@ class _ConvolutionProduct(operations.Geometry):
             size = x.shape[2], x.shape[3]
             gradient = operations.input_gradient(grad, bits, weight.shape, size, self)
         if gradient is None:
-            gradient = self._gradients(grad, x, _dense(weight, bits), (True, False, False))[0]
+            gradient = self._gradients(grad, x, _dense(weight, bits, grad.dtype), (True, False, False))[0]
         return gradient
 
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
@@ -71,6 +79,9 @@ class _MatrixProduct:
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
 
+    def num_products(self, shape: torch.Size) -> int:
+        return shape[1]
+
     def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
         if x.dim() != 2:
             return None
@@ -78,7 +89,7 @@ class _MatrixProduct:
         return None if currents is None else currents.flatten(1)
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor:
-        return grad @ _dense(weight, bits)
+        return grad @ _dense(weight, bits, grad.dtype)
 
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
         return grad.reshape(-1, shape[0]).T @ x.reshape(-1, shape[1])
@@ -102,7 +113,10 @@ class _Synapse(torch.autograd.Function):
         currents = None
         if bits is not None and spikes.dtype == weight.dtype:
             currents = product.counted(spikes, bits, weight.shape)
-        return product.forward(spikes, _dense(weight, bits)) if currents is None else currents
+        if currents is None:
+            with multiplying_forward(spikes, product.num_products(weight.shape), binary=bits is not None):
+                currents = product.forward(spikes, _dense(weight, bits))
+        return currents
 
     @staticmethod
     @once_differentiable
@@ -110,15 +124,19 @@ class _Synapse(torch.autograd.Function):
         presynaptic, weight, bits = ctx.saved_tensors
         grad_spikes = grad_weight = None
         grad, presynaptic = grad_outputs[0].to(weight.dtype), presynaptic.to(weight.dtype)
-        if ctx.needs_input_grad[0]:  # first, so that dense weights and their gradient are never there together
-            grad_spikes = ctx.product.input_gradient(grad, presynaptic, weight, bits)
-        if ctx.needs_input_grad[2]:
-            grad_weight = ctx.product.weight_gradient(grad, presynaptic, weight.shape)
+        with multiplying_backward(grad) as rounded:
+            if rounded is not None:
+                grad, presynaptic = grad.to(rounded), presynaptic.to(rounded)
+            if ctx.needs_input_grad[0]:  # first, so that dense weights and their gradient are never there together
+                grad_spikes = ctx.product.input_gradient(grad, presynaptic, weight, bits).to(weight.dtype)
+            if ctx.needs_input_grad[2]:
+                grad_weight = ctx.product.weight_gradient(grad, presynaptic, weight.shape).to(weight.dtype)
         return grad_spikes, None, grad_weight, None, None
 
 
-def _dense(weight: Tensor, bits: Tensor | None) -> Tensor:
-    return weight if bits is None else operations.signs(bits, weight.shape, weight.dtype)
+def _dense(weight: Tensor, bits: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
+    dtype = dtype or weight.dtype
+    return weight.to(dtype) if bits is None else operations.signs(bits, weight.shape, dtype)
 
 
 class _Binarize(torch.autograd.Function):

@@ -119,6 +119,9 @@ class Config:
             lambda config: config.gradient not in ("bptt", "bptt-full"),
         ),
     )
+    precision: Literal["fp32", "tf32", "bf16"] = _setting(
+        "fp32", "of the synapses' gradients: single; or fewer digits, in tf32 on NVIDIA's GPUs, or in bf16"
+    )
     batchnorm: Literal["step", "sequence"] = _setting(
         "step",
         "BatchNorm's statistics in training: of each time step, or of all time steps together",

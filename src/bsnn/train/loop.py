@@ -80,6 +80,7 @@ def train(
     own, run = Own(model, optimizer, loss), RunDirectory(Path(out))
     config, data = own.recorded_in(config), None if data is None else os.fspath(data)
     with joined_world(device) as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting():
+        _check_precision(config, world)
         shown = [Progress(), TensorBoard(run.path / "tensorboard")]
         told = Callbacks([*shown, *callbacks], world.is_first)
         state, notes = None, []
@@ -138,6 +139,14 @@ def _prepared(
             "a C compiler"
         )
     return trainer, notes + check_memory(trainer)
+
+
+def _check_precision(config: Config, world: World) -> None:
+    if config.precision == "tf32" and world.device.type != "cuda":
+        raise UserError(
+            f"precision: received tf32 with device {world.device.type}, which does not have it; expected fp32 or bf16, "
+            "or --device cuda."
+        )
 
 
 def _check_same(out: Path, config: Config, saved: Config) -> None:

@@ -23,6 +23,7 @@ from bsnn.data.spec import DataSpec
 from bsnn.data.subset import some_samples
 from bsnn.errors import UserError
 from bsnn.kernels.memory import peak_bytes
+from bsnn.kernels.precision import precision
 from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.norm import synchronize_statistics
 from bsnn.nn.size import model_size
@@ -31,6 +32,7 @@ from bsnn.online.bptt import bptt_update
 from bsnn.online.evaluate import estimate_statistics, over_time
 from bsnn.online.update import online_update
 from bsnn.optim import FlipOptimizer, NotFinite, Schedule
+from bsnn.train.averaging import average_buffers, average_gradients
 from bsnn.train.build import (
     Span,
     build_augmentation,
@@ -42,7 +44,6 @@ from bsnn.train.build import (
 )
 from bsnn.train.checkpoint import random_state, set_random_state
 from bsnn.train.config import Config
-from bsnn.train.averaging import average_buffers, average_gradients
 from bsnn.train.distributed import World, check_identical, summed
 from bsnn.train.effects import is_own
 from bsnn.train.initial import take_momentum, take_weights
@@ -218,24 +219,25 @@ class Trainer:
             self.method.start(self)
         self.net.train()
         started = time.perf_counter()
-        for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
-            if (self.epoch - stage.start) * len(self.train_loader) + self.batch < 2:
-                # Counting changes no number, and updates are alike but for the first: SGD makes its momentum there.
-                standing = self.standing_bytes()
-                held = standing + peak_bytes(functools.partial(self._train_batch, inputs, labels))
-                self.tally.training_bytes = max(held, self.tally.training_bytes)
-            else:
-                self._train_batch(inputs, labels)
-            now = time.perf_counter()
-            self.tally.seconds, started = self.tally.seconds + now - started, now
-            after_batch()
+        with precision(self.config.precision):
+            for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
+                if (self.epoch - stage.start) * len(self.train_loader) + self.batch < 2:
+                    # Counting changes no number, and updates are alike but for the first: SGD makes its momentum there.
+                    standing = self.standing_bytes()
+                    held = standing + peak_bytes(functools.partial(self._train_batch, inputs, labels))
+                    self.tally.training_bytes = max(held, self.tally.training_bytes)
+                else:
+                    self._train_batch(inputs, labels)
+                now = time.perf_counter()
+                self.tally.seconds, started = self.tally.seconds + now - started, now
+                after_batch()
 
     def _train_batch(self, inputs: Tensor, labels: Tensor) -> None:
         config, tally = self.stage.config, self.tally
         # The share of this process in the global batch, which the last one may split unevenly.
         global_size = min(config.batch_size, self.num_samples - self.batch * config.batch_size)
         share = len(labels) * self.world.size / global_size
-        loss = functools.partial(self._loss, labels=labels, share=share)
+        loss = lambda logits: share * self._step_loss(logits, labels)  # noqa: E731
         frames = over_time(inputs, self.frames)
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
         clip_norm, method = config.clip_norm or None, self.method
@@ -281,9 +283,6 @@ class Trainer:
         entries = [entry for optimizer in self.optimizers for entry in optimizer.state.values()]
         states = [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
         return model_size(self.net).stored_bytes + sum(tensor.nbytes for tensor in [*self.net.buffers(), *states])
-
-    def _loss(self, logits: Tensor, labels: Tensor, share: float) -> Tensor:
-        return share * self._step_loss(logits, labels)
 
     def estimate_statistics(self) -> None:
         """Estimates BatchNorm's statistics anew, from as many training batches as the config says."""

@@ -1,0 +1,140 @@
+"""In which precision a GPU multiplies the weights of synapses.
+
+Forward, a binary layer multiplies ±1 with whole numbers of 1/L: spikes (L = 1), or means of four of them (L = 4). TF32
+keeps eleven significant bits of each factor, all that these have, and adds in single precision, which is exact as long
+as no sum can exceed 2²⁴ of 1/L. So tensor cores give the same bits as single precision, and are used wherever that is
+known. In half precision the products would be exact too, but PyTorch's convolutions would round their sums to eleven
+bits. Backward, factors are real numbers: single precision, unless less is asked for.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from bsnn.errors import UserError
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+_SIGNIFICANT = 11  # bits of a number in TF32
+_EXACT = 2**24  # whole numbers up to it are exact in single precision
+
+# The attribute of a tensor that holds whole numbers of 1/L from 0 to 1, where L is its value.
+_LEVELS = "bsnn_levels"
+
+_name = "fp32"
+
+
+@overload
+def precision() -> str: ...
+
+
+@overload
+def precision(name: str) -> AbstractContextManager[None]: ...
+
+
+def precision(name: str | None = None) -> str | AbstractContextManager[None]:
+    """Says or sets in which precision synapses compute their gradients.
+
+    `"fp32"`, the default, is single precision. `"tf32"` rounds factors to eleven significant bits on NVIDIA's GPUs from
+    Ampere on, and changes nothing elsewhere; `"bf16"` rounds factors and results to eight, on any device. Forward
+    products of binary weights and spikes are exact whatever is set. A choice holds for all threads, from the call on
+    or, as a context manager, within it; a backward pass belongs in the same block as its forward pass.
+
+    Args:
+        name: What to set; None only asks.
+
+    Returns:
+        The name in use or, if one was given, a context manager that restores the previous one.
+
+    Example:
+        >>> with precision("bf16"):
+        ...     precision()
+        'bf16'
+    """
+    return _name if name is None else _Switch(name)
+
+
+class _Switch:
+    """Sets the precision when it is made; leaving it as a context manager restores the previous one."""
+
+    def __init__(self, name: str) -> None:
+        self._previous = _name
+        _set(name)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _set(self._previous)
+
+
+def _set(name: str) -> None:
+    global _name
+    if name not in PRECISIONS:
+        raise UserError(f"precision: received {name!r}; expected one of {', '.join(PRECISIONS)}.")
+    _name = name
+
+
+def mark_levels(spikes: Tensor, levels: int) -> Tensor:
+    """Marks a tensor as whole numbers of 1/`levels` from 0 to 1; use the one that is returned."""
+    setattr(spikes, _LEVELS, levels)
+    return spikes
+
+
+def is_exact(levels: int, products: int) -> bool:
+    """Whether TF32 adds up so many products of ±1 and whole numbers of 1/`levels`, from 0 to 1, without rounding.
+
+    Example:
+        >>> is_exact(4, 512 * 9), is_exact(4, 2**22), is_exact(4, 2**22 + 1)
+        (True, True, False)
+    """
+    return levels.bit_count() == 1 and levels < 2**_SIGNIFICANT and levels * products <= _EXACT
+
+
+@contextmanager
+def multiplying_forward(x: Tensor, products: int, binary: bool) -> Iterator[None]:
+    """Within it, a product of weights and `x` is computed on tensor cores of a GPU if that is exact.
+
+    Args:
+        x: What enters a synapse.
+        products: Of which each output is a sum.
+        binary: Whether all weights are ±1.
+    """
+    levels = getattr(x, _LEVELS, None)
+    exact = binary and levels is not None and is_exact(levels, products)
+    with _tensor_cores(x, exact or _name != "fp32"):
+        yield
+
+
+@contextmanager
+def multiplying_backward(x: Tensor) -> Iterator[torch.dtype | None]:
+    """Within it, gradients are computed in the precision that is set; yields a type if factors are to be rounded to it.
+
+    Args:
+        x: A factor.
+    """
+    rounded = torch.bfloat16 if _name == "bf16" and x.dtype == torch.float32 else None
+    with _tensor_cores(x, _name != "fp32"):
+        yield rounded
+
+
+@contextmanager
+def _tensor_cores(x: Tensor, allowed: bool) -> Iterator[None]:
+    """Allows TF32 on CUDA devices, or forbids it, and restores what was set before."""
+    if x.device.type != "cuda":
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn  # which torch replaces by an object with more attributes
+    convolution, product = cudnn.conv, torch.backends.cuda.matmul
+    before = convolution.fp32_precision, product.fp32_precision
+    convolution.fp32_precision = product.fp32_precision = "tf32" if allowed else "ieee"
+    try:
+        yield
+    finally:
+        convolution.fp32_precision, product.fp32_precision = before
