@@ -50,7 +50,7 @@ def wanted(repetitions: int, largest: int) -> list[dict[str, Any]]:
 
 def measure(point: dict[str, Any], threads: int) -> dict[str, Any]:
     plan = (128, "pool", *[128] * (point["depth"] - 1))
-    spec = {**point, "plan": plan, "size": 32, "threads": threads, "sequences": 1}
+    spec = {**point, "plan": plan, "size": 32, "threads": threads, "sequences": 1, "device": "cpu"}
     found = in_a_process(spec)
     room = found["peak_bytes"] is not None
     return {

@@ -1,7 +1,8 @@
 """One measurement of one way to train, in a process of its own: peak memory above idle, and seconds per time step.
 
-A script, `python child.py '{"method": ..., ...}'`, that prints one line of JSON. The python of another environment can
-run it too, without bsnn; the same VGG is then built from that environment's layers.
+On a GPU, memory is what PyTorch has allocated there, and launched kernels are counted too. A script, `python child.py
+'{"method": ..., ...}'`, that prints one line of JSON. The python of another environment can run it too, without bsnn;
+the same VGG is then built from that environment's layers.
 """
 
 import functools
@@ -11,7 +12,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,17 @@ def _ours(spec: dict[str, Any]) -> Update:
     backpropagated, latent = method == "bptt", method in ("bptt", "latent-ottt")
     neuron = bsnn.LIF(gradient="bptt" if backpropagated else "ottt")
     net = bsnn.models.vgg(spec["plan"], width=spec["width"], weights="latent" if latent else "binary", neuron=neuron)
+    net.to(spec["device"])
+    fused = True if spec["device"] == "cuda" else None
     if method == "plain":
         bsnn.backend("reference")
     if latent:
-        optimizers: list[Any] = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
+        optimizers: list[Any] = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=fused)]
     else:
         binary, real = bsnn.split_parameters(net)
         bits = 8 if method == "tbso-8" else 32
         flip = bsnn.optim.TBSO(binary, time_steps=spec["time_steps"], momentum_bits=bits)
-        optimizers = [flip, torch.optim.SGD(real, lr=0.1)]
+        optimizers = [flip, torch.optim.SGD(real, lr=0.1, fused=fused)]
     update = bsnn.bptt_update if backpropagated else bsnn.online_update
 
     def run(x: Tensor, y: Tensor, time_steps: int) -> object:
@@ -63,8 +66,8 @@ def _spikingjelly(spec: dict[str, Any]) -> Update:
         layers += [layer.Conv2d(entering, leaving, 3, padding=1, bias=False), layer.BatchNorm2d(leaving), node]
         entering = leaving
     layers += [layer.AdaptiveAvgPool2d(1), layer.Flatten(), layer.Linear(entering, 10)]
-    net = layer.OTTTSequential(*layers)
-    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    net = layer.OTTTSequential(*layers).to(spec["device"])
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1, fused=True if spec["device"] == "cuda" else None)
 
     def run(x: Tensor, y: Tensor, time_steps: int) -> None:
         # As in its own example: one update per time step.
@@ -89,12 +92,12 @@ def _backward_floor(spec: dict[str, Any]) -> Update:
         leaving = max(1, round(item * spec["width"]))
         shapes.append((entering, leaving, size))
         entering = leaving
-    order = torch.channels_last
+    order, device = torch.channels_last, spec["device"]
     work = [
         (
-            torch.randn(spec["batch"], leaving, size, size).to(memory_format=order),
-            torch.rand(spec["batch"], entering, size, size).to(memory_format=order),
-            torch.randn(leaving, entering, 3, 3).to(memory_format=order),
+            torch.randn(spec["batch"], leaving, size, size).to(device, memory_format=order),
+            torch.rand(spec["batch"], entering, size, size).to(device, memory_format=order),
+            torch.randn(leaving, entering, 3, 3).to(device, memory_format=order),
         )
         for entering, leaving, size in shapes[1:]
     ]
@@ -123,6 +126,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     make = {"spikingjelly-ottt": _spikingjelly, "backward-floor": _backward_floor}.get(spec["method"], _ours)
     if make is _spikingjelly:
         import spikingjelly.activation_based.neuron  # noqa: F401  # pyright: ignore
+    if spec["device"] == "cuda":
+        return _measure_on_gpu(make, spec)
     F.conv2d(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 3, 3))
     idle = _status("VmRSS")
     # A tiny network first: the memory that it adds is code, not training.
@@ -143,14 +148,48 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     return {"peak_bytes": peak, "program_bytes": program, "step_seconds": statistics.median(seconds[1:] or seconds)}
 
 
+def _measure_on_gpu(make: Callable[[dict[str, Any]], Update], spec: dict[str, Any]) -> dict[str, Any]:
+    try:
+        # The first sequence compiles kernels, and the next ones are timed.
+        seconds = _train(make, {**spec, "sequences": max(1, spec["sequences"])})
+        peak = torch.cuda.max_memory_allocated()
+        launches = _count_launches(make, spec)
+    except torch.cuda.OutOfMemoryError:
+        return {"peak_bytes": None, "program_bytes": None, "step_seconds": None}
+    found = {"peak_bytes": peak, "program_bytes": 0, "step_seconds": statistics.median(seconds[1:])}
+    return {**found, "step_launches": launches, "gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+
+def _count_launches(make: Callable[[dict[str, Any]], Update], spec: dict[str, Any]) -> float:
+    """Kernels that a time step launches, as the profiler sees them, in a sequence that is not the first."""
+    update, (x, y) = make(spec), _batch(spec)
+    update(x, y, spec["time_steps"])
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiled:
+        update(x, y, spec["time_steps"])
+        torch.cuda.synchronize()
+    return launches_in((event.key, event.count) for event in profiled.key_averages()) / spec["time_steps"]
+
+
+def launches_in(events: Iterable[tuple[str, int]]) -> int:
+    """How many of the profiler's events launch a kernel: by CUDA's runtime, or by its driver, as Triton does."""
+    return sum(count for name, count in events if name.startswith(("cudaLaunchKernel", "cuLaunchKernel")))
+
+
+def _batch(spec: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    x, y = torch.randn(spec["batch"], 3, spec["size"], spec["size"]), torch.zeros(spec["batch"], dtype=torch.long)
+    return x.to(spec["device"]), y.to(spec["device"])
+
+
 def _train(make: Callable[[dict[str, Any]], Update], spec: dict[str, Any]) -> list[float]:
     """Trains; gives the seconds per time step of each sequence."""
-    update = make(spec)
-    x, y = torch.randn(spec["batch"], 3, spec["size"], spec["size"]), torch.zeros(spec["batch"], dtype=torch.long)
+    update, (x, y) = make(spec), _batch(spec)
     seconds = []
     for _ in range(1 + spec["sequences"]):
         started = time.perf_counter()
         update(x, y, spec["time_steps"])
+        if x.is_cuda:
+            torch.cuda.synchronize()
         seconds.append((time.perf_counter() - started) / spec["time_steps"])
     return seconds
 

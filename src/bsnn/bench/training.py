@@ -1,4 +1,4 @@
-"""Memory and time of one online update, compared with the plain modules, BPTT, and SpikingJelly's OTTT.
+"""Memory and time of one online update, on a CPU or a GPU, compared with plain modules, BPTT and SpikingJelly's OTTT.
 
 Each configuration is measured in a process of its own, several times, in turns with the others. The median counts.
 """
@@ -18,11 +18,13 @@ import torch
 from tqdm import tqdm
 
 from bsnn.errors import UserError
+from bsnn.kernels import backend
 from bsnn.models import vgg11
 from bsnn.models.vgg import VGG11
 from bsnn.nn.bits import split_parameters
 from bsnn.online.ledger import predict_memory
 from bsnn.optim import TBSO
+from bsnn.train.distributed import device_named
 from bsnn.train.fit import free_bytes
 
 _PEERS = ("spikingjelly-ottt",)
@@ -48,6 +50,7 @@ def bench(
     repetitions: int = 5,
     sequences: int = 1,
     peers: str | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Measures every method at every batch size and number of time steps.
 
@@ -63,7 +66,11 @@ def bench(
         repetitions: Processes per configuration.
         sequences: Sequences that are timed in each process, after a first one; with 0, the first one is timed.
         peers: The python of an environment that has SpikingJelly; without it, peers are left out.
+        device: `cpu`, or `cuda` for the first GPU.
     """
+    if device not in ("cpu", "cuda"):
+        raise UserError(f"device: received {device!r}; expected cpu or cuda.")
+    device_named(device)  # refuses cuda if there is no GPU
     unknown = set(methods) - set(METHODS)
     if unknown:
         raise UserError(f"methods: received {', '.join(sorted(unknown))}; expected some of {', '.join(METHODS)}.")
@@ -82,7 +89,7 @@ def bench(
     long = {
         (m, _LONG_BATCH, t): max(lengths) // t - 1 for m in ("tbso", "bptt") if m in methods for t in sorted(lengths)
     }
-    shared = {"width": width, "size": size, "plan": VGG11, "threads": threads}
+    shared = {"width": width, "size": size, "plan": VGG11, "threads": threads, "device": device}
     specs = [
         {"method": m, "batch": b, "time_steps": t, "sequences": long.get((m, b, t), sequences), **shared}
         for m, b, t in dict.fromkeys([*grid, *long])
@@ -110,6 +117,8 @@ def bench(
         "ratios": _ratios(specs, measured),
         "state_bytes_per_weight": _state_per_weight(width),
         "left_out": left_out,
+        "device": device,
+        "backend": backend(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": os.getloadavg()[0],
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -121,7 +130,7 @@ def in_a_process(spec: dict[str, Any], peers: str | None = None) -> dict[str, An
     python = peers if spec["method"] in _PEERS and peers else sys.executable
     environment = {**os.environ, "OMP_NUM_THREADS": str(spec["threads"])}
     free = free_bytes()
-    limited = {**spec, "limit_bytes": None if free is None else free * 3 // 4}
+    limited = {**spec, "limit_bytes": None if free is None or spec["device"] != "cpu" else free * 3 // 4}
     command = [python, str(Path(__file__).with_name("child.py")), json.dumps(limited)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -141,7 +150,9 @@ def _point(spec: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any
         values = [result[key] for result in results if result[key] is not None]
         point[key] = statistics.median(values) if len(values) == len(results) else None
         point[f"{key}_spread"] = [min(values), max(values)] if values else None
-    if spec["method"] in ("tbso", "tbso-8"):
+    # What only a GPU tells: its name, PyTorch's version there, and launches, which are the same each time.
+    point |= {key: value for key, value in results[0].items() if key not in NO_ROOM}
+    if spec["method"] in ("tbso", "tbso-8") and spec["device"] == "cpu":
         net = vgg11(width=spec["width"])
         sample = torch.zeros(1, 3, spec["size"], spec["size"])
         bits = 8 if spec["method"] == "tbso-8" else 32
@@ -193,18 +204,19 @@ def _state_per_weight(width: float) -> dict[str, float]:
 def describe(result: dict[str, Any]) -> str:
     """Words the points, the ratios and the bytes per weight."""
     columns = f"{'method':18} {'batch':>5} {'T':>5} {'peak MB':>8} {'(spread)':>13} {'predicted':>9} {'ms/step':>10}"
-    lines = [columns]
+    on_gpu = result["device"] == "cuda"
+    lines = [columns + " launches/step" * on_gpu]
     for point in result["points"]:
         peak, spread, predicted, seconds = "no room", "", "", ""
         if point["peak_bytes"] is not None:
             low, high = point["peak_bytes_spread"]
             peak, spread = f"{point['peak_bytes'] / 1e6:.0f}", f"({low / 1e6:.0f} to {high / 1e6:.0f})"
-            seconds = f"{1e3 * point['step_seconds']:.0f}"
+            seconds = f"{1e3 * point['step_seconds']:.{2 if on_gpu else 0}f}"
             if "predicted" in point:
                 predicted = f"{(point['predicted']['total'] + point['program_bytes']) / 1e6:.0f}"
         lines.append(
             f"{point['method']:18} {point['batch']:5} {point['time_steps']:5} {peak:>8} {spread:>13} {predicted:>9} "
-            f"{seconds:>10}"
+            f"{seconds:>10}" + (f" {point['step_launches']:13.0f}" if "step_launches" in point else "")
         )
     for ratio in result["ratios"]:
         what = "peak memory" if ratio["of"] == "peak_bytes" else "time of a step"

@@ -38,6 +38,7 @@ def _add_update(benches: Any, what: str, run: Callable[[argparse.Namespace], Res
     update.add_argument("--repetitions", type=count, default=5, metavar="N", help="processes per configuration (5)")
     update.add_argument("--methods", nargs="+", metavar="NAME", help="compare only these (all)")
     update.add_argument("--peers", metavar="PYTHON", help="python of an environment that has SpikingJelly")
+    update.add_argument("--device", default="cpu", metavar="cpu|cuda", help="what computes (cpu)")
 
 
 def run_memory(options: argparse.Namespace) -> Result:
@@ -62,6 +63,7 @@ def _measure(options: argparse.Namespace, *, sequences: int) -> Result:
         repetitions=options.repetitions,
         sequences=sequences,
         peers=options.peers,
+        device=options.device,
     )
 
 
