@@ -30,3 +30,15 @@ def test_the_loss_and_its_gradient_are_those_of_torch(batch: int, classes: int, 
             (2 * value).backward()
         made.append((value.detach(), logits.grad))
     torch.testing.assert_close(*made, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("label", [-1, 4])
+def test_a_label_that_is_no_class_does_not_go_unnoticed(label: int) -> None:
+    logits = torch.zeros(2, 4, requires_grad=True)
+    with bsnn.backend("triton"):
+        value = bsnn.step_loss(logits, torch.tensor([0, label]), time_steps=1, mse_share=0.0)
+        value.backward()
+    assert value.isnan()
+    assert logits.grad is not None
+    assert logits.grad[1].isnan().all()

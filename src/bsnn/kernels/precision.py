@@ -10,7 +10,7 @@ bits. Backward, factors are real numbers: single precision, unless less is asked
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -130,7 +130,8 @@ def _tensor_cores(x: Tensor, allowed: bool) -> Iterator[None]:
     if x.device.type != "cuda":
         yield
         return
-    convolution, product = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn  # which torch replaces by an object with more attributes
+    convolution, product = cudnn.conv, torch.backends.cuda.matmul
     before = convolution.fp32_precision, product.fp32_precision
     convolution.fp32_precision = product.fp32_precision = "tf32" if allowed else "ieee"
     try:

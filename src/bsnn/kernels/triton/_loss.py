@@ -30,6 +30,8 @@ def _loss_kernel(
         if INDICES:
             label = tl.load(labels + r, mask=r < rows, other=0)
             y = (c[None, :] == label[:, None]).to(tl.float32)
+            # What is no class must not pass for a label without share: the loss and its gradient are then not finite.
+            y = tl.where(((label >= 0) & (label < classes))[:, None], y, float("nan"))
         else:
             y = tl.load(labels + at, mask=inside, other=0.0)
         y = tl.where(inside, y * (1.0 - smoothing) + smoothing / classes, 0.0)
@@ -42,7 +44,7 @@ def _loss_kernel(
         logs = z - highest[:, None] - tl.log(normal)[:, None]
         distance = tl.where(inside, z - y, 0.0)
         # A class of no share takes no part, as in torch, however unlikely it is.
-        lost = distance * distance * distance_share - tl.where(y > 0, y * logs, 0.0) * entropy_share
+        lost = distance * distance * distance_share - tl.where(y > 0, logs, 0.0) * y * entropy_share
         total += tl.sum(tl.where(inside, lost, 0.0).to(tl.float64))
         flows = (raised / normal[:, None] * weight[:, None] - y) * entropy_share + distance * (2.0 * distance_share)
         tl.store(gradient + at, flows, mask=inside)
