@@ -191,7 +191,8 @@ def golden_samples(engine: Engine, root: str, count: int) -> np.ndarray:
             f"{root}: {data.kind}s of {len(data.classes)} classes; expected sounds of those of the model: "
             f"{', '.join(engine.classes)}."
         )
-    return np.stack([read_samples(path, length) for path in spread_over_classes(data, count).paths])
+    chosen: Any = spread_over_classes(data, count)
+    return np.stack([read_samples(path, length) for path in chosen.paths])
 
 
 def evaluate_model(engine: Engine, root: str | None, group: str = "") -> dict[str, Any]:

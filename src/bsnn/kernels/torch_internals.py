@@ -110,7 +110,7 @@ def largest(tensors: Sequence[Tensor]) -> Tensor:
 
 def mean_squares(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The mean of the squares of each tensor, in double precision."""
-    norms = torch._foreach_norm(list(tensors), 2, dtype=torch.float64)  # pyright: ignore
+    norms = list(torch._foreach_norm(list(tensors), 2, dtype=torch.float64))  # pyright: ignore
     torch._foreach_mul_(norms, norms)  # pyright: ignore[reportPrivateImportUsage]
     torch._foreach_div_(norms, [tensor.numel() for tensor in tensors])  # pyright: ignore[reportPrivateImportUsage]
     return norms
