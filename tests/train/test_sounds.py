@@ -1,6 +1,7 @@
 """Training on sounds: each option of theirs has an effect, a run resumes, and what makes no sense is refused."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from bsnn.paper.recipes import recipe
 from bsnn.train import Config, Trainer, World, evaluate_run, load_network, loop, train, trainer
 from bsnn.train.build import load_data
 from bsnn.train.config import why_unused
+from bsnn.train.load import build_trainer
 from bsnn.train.recipes import ROOM, without_room
 from bsnn.train.rejection import threshold_for
 
@@ -139,6 +141,18 @@ def test_the_threshold_rejects_so_many_held_out_sounds(tmp_path: Path) -> None:
     assert np.sort(logits.max(1) - logits.mean(1))[2] == pytest.approx(line["reject_below"], abs=0.02)
     assert evaluate_model(engine, str(tones))["rejected"] == engine.rejects(outputs).mean()
     assert train(config, tmp_path / "run", data=tones, resume=True)["finished_before"]
+    held_out = json.loads((tmp_path / "run" / "held_out.json").read_text())
+    assert held_out.keys() == {"test"}
+    assert sorted(tones / name for name in held_out["test"]) == sorted(bsnn.data.folder(tones, "test").paths)
+
+
+def test_a_random_split_that_mixes_speakers_is_told(tmp_path: Path) -> None:
+    for name in ("ann", "bo", "cy"):
+        write_tones(tmp_path, 6, names=f"{name}_{{number}}")
+    _, notes = build_trainer(TINY, str(tmp_path), World(), 0, None)
+    assert [note for note in notes if note.endswith("keep each on one side with --group 1")]
+    _, notes = build_trainer(dataclasses.replace(TINY, group="1"), str(tmp_path), World(), 0, None)
+    assert not [note for note in notes if "--group" in note]
 
 
 def test_it_is_chosen_on_the_validation_samples_by_the_selected_epoch(tmp_path: Path, monkeypatch) -> None:
@@ -152,6 +166,8 @@ def test_it_is_chosen_on_the_validation_samples_by_the_selected_epoch(tmp_path: 
     with_threshold = [line["epoch"] for line in metrics(tmp_path / "run") if "reject_below" in line]
     trained = load_network(tmp_path / "run")
     assert with_threshold == [trained.metrics["epoch"]]
+    held_out = json.loads((tmp_path / "run" / "held_out.json").read_text())
+    assert {split: len(names) for split, names in held_out.items()} == {"validation": 8, "test": 8}
     validation = load_data(config, str(tones))[1]
     expected = threshold_for(trained.net, validation, 0.25, config.time_steps, World(), 8)
     assert trained.metrics["reject_below"] == pytest.approx(expected)
