@@ -21,7 +21,6 @@ MOST = {
 @pytest.fixture(scope="module")
 def counting() -> ModuleType:
     path = Path(__file__).parents[2] / "benchmarks" / "gpu_launches.py"
-    sys.path.append(str(path.parent))  # for what it shares with another script
     spec = importlib.util.spec_from_file_location("gpu_launches", path)
     assert spec is not None
     assert spec.loader is not None

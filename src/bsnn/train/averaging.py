@@ -68,7 +68,7 @@ class _Together:
         self._parameters: list[nn.Parameter] = []
         # What `.grad` was before the backward pass that is running, and who has received a gradient in it.
         self._before: dict[nn.Parameter, Tensor | None] = {}
-        self._received: set[nn.Parameter] = set()
+        self._received: set[Tensor] = set()
         self._pass: int | None = None
 
     def take(self, parameter: nn.Parameter) -> None:
