@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sounds import spotter
 
 import bsnn
 from bsnn.data.spec import DataSpec
@@ -27,6 +28,8 @@ COMPILERS = {
     "clang": ("", ""),
     "arm-linux-gnueabihf-gcc": ("qemu-arm", "-static"),
     "riscv64-linux-gnu-gcc": ("qemu-riscv64", "-static"),
+    # Its programs for processors with an operating system speak to qemu by semihosting.
+    "arm-none-eabi-gcc": ("qemu-arm", "-mcpu=cortex-a7 --specs=rdimon.specs"),
 }
 
 
@@ -55,6 +58,12 @@ def test_the_digits_model_on_each_machine(compiler: str, tmp_path: Path) -> None
     found = inspect(read(bsnn.zoo.path("digits")))
     assert all(found[key] == result[key] for key in result if key not in ("path", "bytes", "layers"))
     assert all(layer.items() <= line.items() for layer, line in zip(result["layers"], found["layers"], strict=True))
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_from_samples_to_outputs_on_each_machine(compiler: str, tmp_path: Path) -> None:
+    export_c(spotter(tmp_path / "model.bsnn"), tmp_path / "c")
+    assert check(tmp_path / "c", compiler).count("0 of 4 vectors wrong") == 2
 
 
 def test_every_op_survives_the_export(tmp_path: Path) -> None:

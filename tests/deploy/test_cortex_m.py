@@ -3,15 +3,18 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sounds import spotter
 
 import bsnn
 from bsnn.deploy.codec import read
 from bsnn.deploy.formats.c import export_c
+from bsnn.deploy.schema import Artifact
 
 COMPILER, EMULATOR = "arm-none-eabi-gcc", "qemu-system-arm"
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is not installed")
@@ -45,11 +48,18 @@ def residual(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["digits", "residual"])
+MODELS: dict[str, Callable[[Path], Artifact]] = {
+    "digits": lambda _: read(bsnn.zoo.path("digits")),
+    "residual": lambda path: read(residual(path)),
+    "sounds": spotter,
+}
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     folder = tmp_path_factory.mktemp("cortex_m")
-    digits = request.param == "digits"
-    result = export_c(read(bsnn.zoo.path("digits") if digits else residual(folder / "model.bsnn")), folder)
+    result = export_c(MODELS[request.param](folder / "model.bsnn"), folder / "c")
+    folder = folder / "c"
     make(folder / "cortex-m", "network.elf")
     return result, folder / "cortex-m" / "network.elf"
 
@@ -63,10 +73,11 @@ def test_ram_is_what_the_linker_places(built: tuple[dict[str, Any], Path]) -> No
 def test_constants_are_what_the_compiler_makes(built: tuple[dict[str, Any], Path]) -> None:
     result, program = built
     flags = ["-mcpu=cortex-m4", "-mthumb", "-Os", "-fdata-sections"]
-    compiled = program.with_name("model.o")
-    subprocess.run([COMPILER, *flags, "-c", program.parents[1] / "model.c", "-o", compiled], check=True)
-    found = sections(compiled)
-    constants = sum(-(-size // 4) * 4 for name, size in found.items() if name.startswith(".rodata"))
+    compiled, constants = program.with_name("source.o"), 0
+    for source in (file for name in ("model.c", "sound.c", "listen.c") if (file := program.parents[1] / name).exists()):
+        subprocess.run([COMPILER, *flags, "-c", source, "-o", compiled], check=True)
+        found = sections(compiled)
+        constants += sum(-(-size // 4) * 4 for name, size in found.items() if name.startswith(".rodata"))
     assert constants == result["constant_bytes"]
     assert result["flash_bytes"] == result["constant_bytes"] + result["code_bytes"]
 
@@ -74,7 +85,9 @@ def test_constants_are_what_the_compiler_makes(built: tuple[dict[str, Any], Path
 def test_code_is_what_was_measured(built: tuple[dict[str, Any], Path]) -> None:
     """Compilers differ a little; the table was made with version 12.2."""
     result, program = built
-    own = sizes(program, "reset", "print_number", "call_host", "count_round", "ticks")
+    own = sizes(
+        program, "reset", "print_number", "call_host", "count_round", "ticks", "check_hearing", "check_listening"
+    )
     assert result["code_bytes"] == pytest.approx(sections(program)[".text"] - own, rel=0.08)
 
 
@@ -82,4 +95,8 @@ def test_code_is_what_was_measured(built: tuple[dict[str, Any], Path]) -> None:
 def test_the_golden_vectors_on_the_device(built: tuple[dict[str, Any], Path]) -> None:
     output = make(built[1].parent, "run")
     assert "wrong outputs: 0\n" in output
-    assert int(re.findall(r"instructions per prediction: (\d+)", output)[0]) > 1_000_000
+    if built[0]["sound_ram_bytes"]:
+        assert "wrong inputs: 0\n" in output
+        assert "wrong words: 0\n" in output
+        assert int(re.findall(r"instructions per sound: (\d+)", output)[0]) < 10_000_000
+    assert int(re.findall(r"instructions per prediction: (\d+)", output)[0]) > 100_000

@@ -74,7 +74,7 @@ def _export_c(options: argparse.Namespace, path: Path) -> Result:
     out = Path(options.out or (path / "c" if path.is_dir() else f"{Path(options.path).with_suffix('')}-c"))
     check_writable(out / "model.c", making_folders=True)
     engine = open_model(options.path)
-    samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, 4) if options.data else None
+    samples = need("bsnn.deploy.files").golden_samples(engine, options.data, 4) if options.data else None
     return need("bsnn.deploy.formats.c").export_c(engine.artifact, out, samples)
 
 
@@ -84,7 +84,7 @@ def _export_page(options: argparse.Namespace, path: Path) -> Result:
     engine = open_model(options.path)
     samples = None
     if options.data:
-        samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, _SHOWN)
+        samples = need("bsnn.deploy.files").golden_samples(engine, options.data, _SHOWN)
     elif (engine.artifact.name, engine.artifact.input.shape) == ("digits", (1, 8, 8)):  # which come with the package
         digits = need("bsnn.data.bundled").digits("test")
         samples = digits.samples[[digits.labels.tolist().index(label) for label in range(10)]]
@@ -140,6 +140,11 @@ def text(result: Result) -> str:
             f"  {result['flash_bytes']:,} bytes of flash ({result['constant_bytes']:,} of constants), "
             f"{result['ram_bytes']:,} bytes of RAM with the input; as a stream {result['stream_ram_bytes']:,}"
         )
+        if result["sound_ram_bytes"]:
+            lines.append(
+                f"  with the front end, which takes samples: {result['sound_flash_bytes']:,} bytes of flash, "
+                f"{result['sound_ram_bytes']:,} of RAM"
+            )
         lines.append(f"  {'layer':<28}{'flash':>12}{'RAM':>10}{'scratch':>10}")
         for layer in result["layers"]:
             numbers = (layer[key] for key in ("flash_bytes", "ram_bytes", "scratch_bytes"))

@@ -1,9 +1,9 @@
-"""Sounds: one second at 16 kHz as a 32 × 32 mel-spectrogram.
+"""Sounds: one second at 16 kHz as a mel-spectrogram, of 32 × 32 unless told otherwise.
 
 Frames of 1024 samples every 512, centered on their time with zeros beyond the ends: 16,000 samples give 32
 frames. A periodic Hann window, power, 32 triangular mel bands of Slaney's scale and area up to 8 kHz:
 librosa's definitions, which `mel_power` agrees with. Then decibels below the clip's loudest band, cut at 80
-and scaled to [0, 1].
+and scaled to [0, 1]. A device computes the same in integers (`front_end.py`).
 """
 
 import math
@@ -31,15 +31,25 @@ SILENCE = 1e-10
 _MAX_SECONDS = 3600
 
 
-def decode_sound(path: Path, rng: np.random.Generator | None = None) -> np.ndarray:
-    """Reads a sound as its mel-spectrogram `[1, 32, 32]`: bands from low to high, frames in order of time.
+def decode_sound(
+    path: Path,
+    rng: np.random.Generator | None = None,
+    *,
+    bands: int = NUM_MELS,
+    window: int = NUM_FFT,
+    hop: int = HOP,
+) -> np.ndarray:
+    """Reads a sound as its mel-spectrogram `[1, bands, frames]`: bands from low to high, frames in order of time.
 
     Args:
         path: A wav of any rate, number of channels and bit depth. Channels are averaged, other rates
             resampled, shorter sounds padded with zeros at their end, longer ones cut to their middle second.
         rng: Not used: nothing here is random.
+        bands: How many mel bands.
+        window: How many samples a frame has.
+        hop: How many samples lie between the beginnings of two frames.
     """
-    return spectrogram(fit(read_sound(path), NUM_SAMPLES))[None]
+    return spectrogram(fit(read_sound(path), NUM_SAMPLES), bands, window, hop)[None]
 
 
 def read_sound(path: Path) -> np.ndarray:
@@ -104,14 +114,14 @@ def fit(samples: np.ndarray, length: int) -> np.ndarray:
     return samples[start : start + length]
 
 
-def spectrogram(samples: np.ndarray) -> np.ndarray:
+def spectrogram(samples: np.ndarray, bands: int = NUM_MELS, window: int = NUM_FFT, hop: int = HOP) -> np.ndarray:
     """The mel-spectrogram in decibels over 80 dB, scaled to [0, 1], float32; silence is 0 everywhere.
 
     Example:
         >>> spectrogram(np.zeros(16_000)).shape, float(spectrogram(np.zeros(16_000)).max())
         ((32, 32), 0.0)
     """
-    power = mel_power(samples)
+    power = mel_power(samples, bands, window, hop)
     loudest = power.max()
     if loudest < SILENCE:
         return np.zeros(power.shape, np.float32)
@@ -119,34 +129,44 @@ def spectrogram(samples: np.ndarray) -> np.ndarray:
     return (decibels / RANGE_DB + 1).astype(np.float32)
 
 
-def mel_power(samples: np.ndarray) -> np.ndarray:
-    """The power in each mel band and frame, `[32, frames]`.
+def mel_power(samples: np.ndarray, bands: int = NUM_MELS, window: int = NUM_FFT, hop: int = HOP) -> np.ndarray:
+    """The power in each mel band and frame, `[bands, frames]`.
 
     Example:
         >>> mel_power(np.ones(16_000)).shape
         (32, 32)
     """
-    padded = np.pad(samples, NUM_FFT // 2)
-    frames = np.lib.stride_tricks.sliding_window_view(padded, NUM_FFT)[::HOP]
-    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(NUM_FFT) / NUM_FFT)
-    power = np.abs(np.fft.rfft(frames * window)) ** 2
-    return mel_filters() @ power.T
+    padded = np.pad(samples, window // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop]
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
+    power = np.abs(np.fft.rfft(frames * hann)) ** 2
+    return mel_filters(bands, window) @ power.T
 
 
 @cache
-def mel_filters() -> np.ndarray:
-    """The triangles of Slaney's auditory toolbox, `[32, 513]`, each of area 1 over frequency.
+def mel_filters(bands: int = NUM_MELS, window: int = NUM_FFT) -> np.ndarray:
+    """The triangles of Slaney's auditory toolbox, `[bands, window / 2 + 1]`, each of area 1 over frequency.
 
     Example:
         >>> mel_filters().shape
         (32, 513)
     """
-    frequencies = np.fft.rfftfreq(NUM_FFT, 1 / SAMPLE_RATE)
-    corners = _mel_to_hz(np.linspace(0, _hz_to_mel(SAMPLE_RATE / 2), NUM_MELS + 2))
-    lower, center, upper = (corners[start : start + NUM_MELS, None] for start in range(3))
+    frequencies = np.fft.rfftfreq(window, 1 / SAMPLE_RATE)
+    corners = mel_corners(bands)
+    lower, center, upper = (corners[start : start + bands, None] for start in range(3))
     rising = (frequencies - lower) / (center - lower)
     falling = (upper - frequencies) / (upper - center)
     return np.maximum(0, np.minimum(rising, falling)) * 2 / (upper - lower)
+
+
+def mel_corners(bands: int) -> np.ndarray:
+    """Where the triangles begin, peak and end, in Hz: band b rises from corner b to b + 1, and falls to b + 2.
+
+    Example:
+        >>> mel_corners(1).round().tolist()
+        [0.0, 1609.0, 8000.0]
+    """
+    return _mel_to_hz(np.linspace(0, _hz_to_mel(SAMPLE_RATE / 2), bands + 2))
 
 
 # Slaney's scale: linear, 3 mels per 200 Hz, up to 1 kHz; above it 27 mels per factor of 6.4.

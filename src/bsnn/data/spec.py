@@ -7,7 +7,7 @@ from typing import Any
 from bsnn.data.dataset import Dataset, Kind
 
 # Settings of a decoder that a deployed network needs to read files as its training set did.
-_DECODING = ("margin", "sensor", "presence", "turned")
+_DECODING = ("margin", "sensor", "presence", "turned", "window", "hop")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from bsnn.deploy.schema import (
     Synapse,
 )
 
-_MAX_STEP, _MAX_SHIFT, _MAX_LAYERS, _MAX_TIME_STEPS, _MAX_SENSOR = 255, 40, 4096, 65536, 1280
+_MAX_STEP, _MAX_SHIFT, _MAX_LAYERS, _MAX_TIME_STEPS, _MAX_SENSOR, _MAX_FRAME = 255, 40, 4096, 65536, 1280, 16_000
 _FREE_ELEMENTS, _ELEMENTS_PER_BYTE, _MAX_ADDITIONS, _MAX_ALL_ADDITIONS = 2**22, 64, 2**34, 2**36
 _INT32 = -(2**31), 2**31 - 1
 
@@ -86,6 +86,8 @@ def _decoding(source: Fields, kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if kind == "image" and "margin" in source:
         found["margin"] = source.number("margin", 1, 4)
+    if kind == "sound":
+        found |= {key: source.integer(key, 1, _MAX_FRAME) for key in ("window", "hop") if key in source}
     if kind == "event":
         found |= {key: source.flag(key) for key in ("presence", "turned") if key in source}
         if "sensor" in source:

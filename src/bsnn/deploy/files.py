@@ -10,7 +10,9 @@ import numpy as np
 from bsnn.data.accuracy import accuracy
 from bsnn.data.dataset import Dataset
 from bsnn.deploy.engine import Engine
+from bsnn.deploy.listening import Listening, listen
 from bsnn.deploy.schema import InputSpec
+from bsnn.deploy.sound import read_samples, sound_of
 from bsnn.errors import UserError
 from bsnn.extras import need
 
@@ -18,7 +20,7 @@ _BATCH = 64
 
 
 def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
-    """Reads one file as an input of a network: raw bytes, or normalized real numbers.
+    """Reads one file as an input of a network: raw bytes, normalized real numbers, or of sounds its own integers.
 
     Args:
         path: A picture, sound or event recording, whichever the network takes; or an array, `.npy`.
@@ -38,7 +40,8 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
         # Some data sets, such as the digits, have other levels of gray than 256.
         return picture if spec.divisor == 255 else np.rint(picture * (spec.divisor / 255)).astype(np.uint8)
     if spec.kind == "sound":
-        return spec.normalize(need("bsnn.data.audio").decode_sound(path))
+        sound = sound_of(spec)
+        return sound.integers(read_samples(path, sound.front_end.samples))
     sensor = spec.decode.get("sensor")
     decode = partial(need("bsnn.data.events").decode_events, **{**spec.decode, "sensor": sensor and tuple(sensor)})
     return decode(path, time_steps=time_steps, size=(height, width))
@@ -64,12 +67,15 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(folder).parts))
 
 
-def predict_files(engine: Engine, paths: list[Path]) -> dict[str, list[dict[str, Any]]]:
+def predict_files(
+    engine: Engine, paths: list[Path], settings: Listening | None = None
+) -> dict[str, list[dict[str, Any]]]:
     """The class of each file, and of each sample of an array `[B, C, H, W]`; and which files cannot be read, and why.
 
     Args:
         engine: The network.
         paths: Files, or folders whose files are taken in the order of their names, those of subfolders too.
+        settings: Of listening: then the predictions are what is heard in the whole of each sound, and when.
 
     Raises:
         UserError: No file can be read.
@@ -80,7 +86,7 @@ def predict_files(engine: Engine, paths: list[Path]) -> dict[str, list[dict[str,
     predictions, unreadable = [], []
     for path in found:
         try:
-            predictions += _predictions(engine, path)
+            predictions += _predictions(engine, path) if settings is None else _heard(engine, path, settings)
         except (UserError, OSError) as error:
             if len(unreadable) + 1 == len(found):
                 raise
@@ -107,7 +113,23 @@ def _predictions(engine: Engine, path: Path) -> Iterator[dict[str, Any]]:
             "label": engine.classes[best],
             "class": best,
             "share": float(shares[best] / shares.sum()),
+            **_middle(engine, path),
         }
+
+
+def _middle(engine: Engine, path: Path) -> dict[str, Any]:
+    """How long a sound is, and which part of it was taken, if it is longer than what the network takes."""
+    if engine.artifact.input.kind != "sound" or path.suffix.lower() == ".npy":
+        return {}
+    audio = need("bsnn.data.audio")
+    whole, part = audio.sound_seconds(path), sound_of(engine.artifact.input).front_end.samples / audio.SAMPLE_RATE
+    return {"seconds": whole, "part": [(whole - part) / 2, (whole + part) / 2]} if whole > part else {}
+
+
+def _heard(engine: Engine, path: Path, settings: Listening) -> list[dict[str, Any]]:
+    if path.suffix.lower() == ".npy":
+        raise UserError(f"{path}: an array; expected a sound to listen to. Leave --window out, or give a wav.")
+    return [{"input": f"{path}", **word} for word in listen(engine, read_samples(path), settings)]
 
 
 def held_out_set(engine: Engine, root: str | None) -> Dataset:
@@ -141,6 +163,26 @@ def held_out_samples(engine: Engine, root: str | None, count: int) -> np.ndarray
     """The first samples of the test set, `[B, C, H, W]`; for events `[T, B, C, H, W]`."""
     x, _ = next(batches(engine, held_out_set(engine, root), count))
     return x
+
+
+def golden_samples(engine: Engine, root: str, count: int) -> np.ndarray:
+    """Samples of the test set, from which `export_c` makes golden vectors; sounds as 16-bit samples `[B, samples]`.
+
+    Args:
+        engine: The network.
+        root: Folder of the data.
+        count: How many.
+    """
+    if engine.artifact.input.kind != "sound":
+        return held_out_samples(engine, root, count)
+    data, length = need("bsnn.data.finder").find(root).open("test"), sound_of(engine.artifact.input).front_end.samples
+    if data.kind != "sound" or tuple(data.classes) != engine.classes:
+        raise UserError(
+            f"{root}: {data.kind}s of {len(data.classes)} classes; expected sounds of those of the model: "
+            f"{', '.join(engine.classes)}."
+        )
+    chosen = np.linspace(0, len(data) - 1, min(count, len(data))).astype(int)
+    return np.stack([read_samples(data.paths[number], length) for number in chosen])
 
 
 def evaluate_model(engine: Engine, root: str | None) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from bsnn.deploy.engine.layout import Layout, lay_out
 from bsnn.deploy.engine.scratch import Target
 from bsnn.deploy.engine.tables import OpTable, TaskTable, ValueTable, contents
 from bsnn.deploy.engine.weights import Weights, all_weights, counts
+from bsnn.deploy.listening import SMOOTHING
 from bsnn.deploy.schema import Artifact, InputSpec, Synapse
+from bsnn.deploy.sound import Sound, find_sound
 
 _WORD_BITS = 32
 _WORD_BYTES = 4
@@ -31,6 +33,9 @@ CODE_BYTES: dict[int | None, int] = {
 """Bytes of code for a Cortex-M4 (arm-none-eabi-gcc 12.2, -Os), `memcpy`, `memset` and division included: of what every
 network has (None), and what each op adds. Fitted to 42 builds of engine.c with some ops each; the sum is 0 to 4 %
 above what was built."""
+SOUND_CODE_BYTES = 2060
+"""The same of sound.c and listen.c."""
+_LISTEN_CONSTANT_BYTES, _LISTEN_STATE_BYTES = 40, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,8 @@ class Device:
     """Whether one time step is computed after another, with all membranes kept: for long inputs that takes less."""
     weights: dict[int, Weights]
     """What each layer reads that has numbers of its own."""
+    sound: Sound | None
+    """The front end of a network that takes sounds."""
 
     @property
     def frames(self) -> int:
@@ -74,13 +81,28 @@ class Device:
 
     @property
     def ram_bytes(self) -> int:
-        """All memory of a prediction, with its input."""
-        return self.input_bytes + self.workspace_bytes + self.by_steps * self.membrane_bytes
+        """All memory of a prediction, with its input, and the front end that makes it from samples as they come."""
+        return self.input_bytes + self.workspace_bytes + self.by_steps * self.membrane_bytes + self.sound_ram_bytes
 
     @property
     def stream_ram_bytes(self) -> int:
-        """All memory of a stream, with one frame of input."""
-        return self.input_bytes // self.frames + self.workspace_bytes + self.membrane_bytes
+        """All memory of a stream, with one frame of input, and the front end."""
+        return self.input_bytes // self.frames + self.workspace_bytes + self.membrane_bytes + self.sound_ram_bytes
+
+    @property
+    def sound_ram_bytes(self) -> int:
+        """Memory of the front end, and of listening, which keeps some shares of all classes."""
+        shares = _aligned(2 * SMOOTHING * len(self.artifact.classes))
+        return self.sound.ram_bytes + shares + _LISTEN_STATE_BYTES if self.sound else 0
+
+    @property
+    def _sound_constant_bytes(self) -> int:
+        return self.sound.constant_bytes + _LISTEN_CONSTANT_BYTES if self.sound else 0
+
+    @property
+    def sound_flash_bytes(self) -> int:
+        """Constants and code of the front end and of listening."""
+        return self._sound_constant_bytes + SOUND_CODE_BYTES if self.sound else 0
 
     @property
     def ops(self) -> frozenset[int]:
@@ -104,12 +126,12 @@ class Device:
         names = _aligned(sum(len(name.encode()) + 1 for name in self.artifact.classes))
         pointers = _WORD_BYTES * len(self.artifact.classes)
         bytes_table = 2 * of_byte(self.artifact.input).size if takes_bytes(self.artifact.input) else 0
-        return sum(self._layer_constants) + whole + names + pointers + bytes_table
+        return sum(self._layer_constants) + whole + names + pointers + bytes_table + self._sound_constant_bytes
 
     @property
     def code_bytes(self) -> int:
-        """The code, as measured (`CODE_BYTES`) for the ops that the network has."""
-        return CODE_BYTES[None] + sum(CODE_BYTES[op] for op in self.ops)
+        """The code, as measured (`CODE_BYTES`) for the ops that the network has, and its front end."""
+        return CODE_BYTES[None] + sum(CODE_BYTES[op] for op in self.ops) + bool(self.sound) * SOUND_CODE_BYTES
 
     @property
     def flash_bytes(self) -> int:
@@ -137,6 +159,8 @@ class Device:
             "membrane_bytes": self.membrane_bytes,
             "stream_ram_bytes": self.stream_ram_bytes,
             "by_steps": self.by_steps,
+            "sound_flash_bytes": self.sound_flash_bytes,
+            "sound_ram_bytes": self.sound_ram_bytes,
         }
 
 
@@ -144,8 +168,10 @@ def on_device(artifact: Artifact) -> Device:
     """Lays out a network for a device: all time steps of a row at once, unless one step after another takes less."""
     numbers = all_weights(artifact, small=True)
     target, still = _target(artifact, numbers), artifact.input.kind != "event"
-    at_once = Device(artifact, target, lay_out(artifact, still, artifact.time_steps, target, True), False, numbers)
-    by_steps = Device(artifact, target, lay_out(artifact, still, 1, target), True, numbers)
+    heard = find_sound(artifact.input)
+    whole = lay_out(artifact, still, artifact.time_steps, target, True)
+    at_once = Device(artifact, target, whole, False, numbers, heard)
+    by_steps = Device(artifact, target, lay_out(artifact, still, 1, target), True, numbers, heard)
     return min(at_once, by_steps, key=lambda device: device.ram_bytes)
 
 

@@ -233,6 +233,9 @@ MAIN = """/* Checks the golden vectors: this program, and no other file here, pr
 
 #include "model.h"
 #include "golden.h"
+#ifdef SOUND
+#include "check_sound.h"
+#endif
 
 #include <stdio.h>
 #include <string.h>
@@ -263,9 +266,17 @@ static int run(int number, int64_t outputs[BSNN_CLASSES])
 int main(void)
 {
     int64_t outputs[BSNN_CLASSES];
-    int i, c, wrong = 0;
+    int i, c, wrong = 0, misheard = 0;
+#ifdef SOUND
+    static bsnn_input input[BSNN_INPUT_SIZE];
+    misheard = check_listening(input);
+    printf("listening: %s\\n", misheard ? "WRONG" : "as expected");
+#endif
     for (i = 0; i < GOLDEN; i++) {
         int bad = run(i, outputs), found = 0;
+#ifdef SOUND
+        bad |= check_hearing(i, input);
+#endif
         for (c = 0; c < BSNN_CLASSES; c++) {
             bad |= outputs[c] != golden_outputs[i][c];
             found = outputs[c] > outputs[found] ? c : found;
@@ -279,7 +290,7 @@ int main(void)
     printf("%d of %d vectors wrong; %ld bytes of flash, %ld bytes of RAM\\n", wrong, GOLDEN, (long)BSNN_FLASH_BYTES,
            (long)BSNN_RAM_BYTES);
 #endif
-    return wrong != 0;
+    return wrong || misheard;
 }
 """
 
@@ -289,22 +300,30 @@ MAKEFILE = """# make check: builds the network and compares it with its golden v
 CC ?= cc
 CFLAGS ?= -O2
 WARNINGS = -std=c99 -Wall -Wextra -Werror -pedantic
-SOURCES = main.c model.c stream.c engine.c
+SOURCES = main.c model.c stream.c engine.c $(wildcard sound.c listen.c)
+CPPFLAGS = $(if $(wildcard sound.c),-DSOUND)
 
 check: network stream
 	$(RUN) ./network
 	$(RUN) ./stream
 
 network: $(SOURCES) $(wildcard *.h)
-	$(CC) $(CFLAGS) $(WARNINGS) $(SOURCES) $(LDFLAGS) -o $@
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARNINGS) $(SOURCES) $(LDFLAGS) -o $@
 
 stream: $(SOURCES) $(wildcard *.h)
-	$(CC) $(CFLAGS) $(WARNINGS) -DSTREAM $(SOURCES) $(LDFLAGS) -o $@
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARNINGS) -DSTREAM $(SOURCES) $(LDFLAGS) -o $@
 
 clean:
 	rm -f network stream
 
 .PHONY: check clean
+"""
+
+
+_HEARING = """
+To make an input from the samples of a microphone or a recording, add `sound.c`, and call `bsnn_sound_push` and
+`bsnn_sound_input` of `sound.h`, which shows how. To hear words in a stream of samples, add `listen.c` too, and see
+`listen.h`.
 """
 
 
@@ -314,6 +333,8 @@ def readme(device: Device) -> str:
     channels, height, width = artifact.input.shape
     classes, steps = len(artifact.classes), artifact.time_steps
     order = "one time step after another, which takes less memory for so many" if device.by_steps else "row by row"
+    row = f"| of which `sound.c` and `listen.c` | {device.sound_ram_bytes:,} |\n" if device.sound else ""
+    hearing = _HEARING if device.sound else ""
     return f"""# {artifact.name} in C99
 
 A binary spiking network: {classes} classes from {channels} × {height} × {width}, T = {steps}. `make check` builds
@@ -328,12 +349,12 @@ it and compares it with its golden vectors, which the bsnn engine made: the same
 | of which input | {device.input_bytes:,} |
 | of which values between layers | {device.layout.values_bytes:,} |
 | of which scratch | {device.layout.scratch_bytes:,} |
-| RAM of a stream, which keeps all membranes | {device.stream_ram_bytes:,} |
+{row}| RAM of a stream, which keeps all membranes | {device.stream_ram_bytes:,} |
 
 To use it, add `engine.c`, `model.c` and the headers beside them to your project, and call `bsnn_predict` of `model.h`,
 which also says what an input is. For a stream, add `stream.c`, and call `bsnn_reset` and `bsnn_step`. They need a C99
 compiler, `memcpy` and `memset`; they allocate nothing, and take about 1 KB of stack on a Cortex-M4.
-
+{hearing}
 `main.c`, `golden.h`, the Makefile and `cortex-m` are for checks alone. `make -C cortex-m run` builds a program for a
 bare Cortex-M4, says how large it is, runs the golden vectors under qemu, and counts instructions; it needs
 `arm-none-eabi-gcc` and `qemu-system-arm`.

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.tables import DENSE, OpTable, TaskTable, ValueTable, contents
 from bsnn.deploy.footprint import Device, of_byte, on_device, takes_bytes
-from bsnn.deploy.formats import _c_text
+from bsnn.deploy.formats import _c_sound, _c_text
 from bsnn.deploy.formats._golden import golden_vectors
 from bsnn.deploy.schema import Artifact
+from bsnn.deploy.sound import sound_of
 from bsnn.errors import UserError
 
 _ENGINE = Path(__file__).parents[1] / "engine" / "csrc"
@@ -31,13 +33,17 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         artifact: The network.
         out: The folder; files of an earlier export in it are replaced.
         samples: Inputs of the golden vectors, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for events;
-            if the network takes bytes, so must they be. By default random ones.
+            if the network takes bytes, so must they be. Sounds are 16-bit samples, `[B, samples]`. Random by default.
 
     Returns:
         Its path and bytes, the bytes of the network's weights, and how much flash and RAM the network takes on a
         device, in all and by layer.
     """
-    device = on_device(artifact)
+    device, front_end = on_device(artifact), {}
+    if artifact.input.kind == "sound":
+        sound = sound_of(artifact.input)
+        sounds = _c_sound.golden_sounds(sound, samples)
+        front_end, samples = _c_sound.sound_files(Engine(artifact), sound, sounds), sound.integers(sounds)
     files = {
         "engine.h": _c_text.portable(device) + (_ENGINE / "engine.h").read_text(),
         "engine.c": (_ENGINE / "engine.c").read_text(),
@@ -49,6 +55,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
         "README.md": _c_text.readme(device),
+        **front_end,
         **{f"cortex-m/{file.name}": file.read_text() for file in sorted(_CORTEX_M.iterdir())},
     }
     total = sum(_write(out, name, text) for name, text in files.items())

@@ -3,6 +3,9 @@
 
 #include "model.h"
 #include "golden.h"
+#ifdef SOUND
+#include "check_sound.h"
+#endif
 
 #define SYST_CSR (*(volatile uint32_t *)0xE000E010)
 #define SYST_RVR (*(volatile uint32_t *)0xE000E014)
@@ -50,6 +53,10 @@ void reset(void)
     int64_t outputs[BSNN_CLASSES];
     uint32_t *word, wrong = 0;
     uint64_t begin, taken = 0;
+#ifdef SOUND
+    uint64_t heard = 0;
+    uint32_t unheard = 0, misheard;
+#endif
     int i, c;
     for (word = begin_of_bss; word < end_of_bss; word++)
         *word = 0;
@@ -57,14 +64,27 @@ void reset(void)
     SYST_CVR = 0;
     SYST_CSR = 7;
     for (i = 0; i < GOLDEN; i++) {
+#ifdef SOUND
+        begin = ticks();
+        unheard += (uint32_t)check_hearing(i, input);
+        heard += ticks() - begin;
+#else
         for (c = 0; c < BSNN_INPUT_SIZE; c++)
             input[c] = golden_inputs[i][c];
+#endif
         begin = ticks();
         bsnn_predict(input, outputs);
         taken += ticks() - begin;
         for (c = 0; c < BSNN_CLASSES; c++)
             wrong += outputs[c] != golden_outputs[i][c];
     }
+#ifdef SOUND
+    print_number("wrong inputs: ", unheard);
+    print_number("instructions per sound: ", (uint32_t)(heard * 40 / GOLDEN));
+    misheard = (uint32_t)check_listening(input);
+    print_number("wrong words: ", misheard);
+    wrong += unheard + misheard;
+#endif
     print_number("wrong outputs: ", wrong);
     print_number("instructions per prediction: ", (uint32_t)(taken * 40 / GOLDEN));
     call_host(0x18, (const void *)(wrong ? 0x20023 : 0x20026)); /* exit with a failure, or well */
