@@ -10,13 +10,14 @@ import numpy as np
 
 from bsnn.deploy.engine.layout import lay_out
 from bsnn.deploy.engine.tables import CallTable, ModelTable, OpTable, TaskTable, ValueTable, contents
+from bsnn.deploy.engine.webassembly import STACK_BYTES
 from bsnn.deploy.engine.weights import ALIGNMENT, all_weights
 from bsnn.deploy.footprint import of_byte, takes_bytes
 from bsnn.deploy.schema import Artifact
 from bsnn.errors import UserError
 
-BASE = 3 * 65536
-"""Where the image begins; the engine's own data and stack lie before it."""
+BASE = STACK_BYTES + 65536
+"""Where the image begins; the engine's own stack and data lie before it."""
 _LARGEST = 2**31
 
 

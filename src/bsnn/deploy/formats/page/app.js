@@ -229,7 +229,7 @@ async function begin() {
     judge(
       "wrong",
       `This browser cannot run the network (${error.message}). ` +
-        "It takes WebAssembly with SIMD: Chrome 91, Firefox 89, Safari 16.4 or newer.",
+        "It takes Chrome 111, Firefox 119, Safari 16.4 or newer.",
     );
   }
 }
