@@ -1,30 +1,29 @@
-"""Networks that take sounds, untrained, and sounds for them; and the front end of an exported folder, in C."""
+"""Random networks that take sounds, and sounds for them; and an exported folder as a library."""
 
 import ctypes
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from random_networks import Builder
 
-import bsnn
-from bsnn.data.spec import DataSpec
-from bsnn.deploy.codec import read
-from bsnn.deploy.schema import Artifact
+from bsnn.deploy.codec import read, write
+from bsnn.deploy.schema import Artifact, InputSpec
 
 CLASSES = ("left", "right", "stop")
 
 
 def spotter(path: Path, frames: int = 32, bands: int = 32, **decode: int) -> Artifact:
-    """A small network for spectrograms of this size, as its model file gives it back."""
-    torch.manual_seed(0)
-    net = bsnn.models.vgg((4, "pool", 8, "pool"), num_classes=3, in_channels=1)
-    with bsnn.estimating_statistics(net):
-        bsnn.predict(net, torch.randn(8, 1, bands, frames), 2)
-    spec = DataSpec("words", "sound", CLASSES, (1, bands, frames), (0.5,), (0.5,), 1.0, decode)
-    bsnn.export(net, path, spec=spec, time_steps=2)
+    """A small random network for spectrograms of this size, as its model file gives it back."""
+    net = Builder(0, (1, bands, frames))
+    net.input = InputSpec("sound", (1, bands, frames), 14, 1.0, (0.5,), (0.5,), (1,), (0,), 0, decode)
+    spikes = net.lif(net.synapse(0, 8, weights="int16", shift=17, multiplier=2**9))
+    spikes = net.lif(net.synapse(net.average_pool(spikes, 4, 4), 12, shift=3))
+    made = net.head(spikes)
+    write(path, replace(made, name="words", classes=CLASSES, output_scale=2e-6))
     return read(path)
 
 

@@ -77,7 +77,7 @@ def read_events(path: Path, sensor: tuple[int, int] | None = None) -> Events:
     return Events(events.x[order], events.y[order], events.t[order], events.p[order], events.sensor)
 
 
-def count_frames(events: Events, time_steps: int, sensor: tuple[int, int]) -> np.ndarray:
+def count_frames(events: Events, time_steps: int, sensor: tuple[int, int], duration: int | None = None) -> np.ndarray:
     """Sums events to frames `[T, 2, H, W]` of counts: frame i gets events i·N/T to (i+1)·N/T of N.
 
     Channel 0 counts events of polarity 0 (darker), channel 1 those of polarity 1 (brighter).
@@ -86,6 +86,8 @@ def count_frames(events: Events, time_steps: int, sensor: tuple[int, int]) -> np
         events: The recording, inside of the sensor.
         time_steps: T.
         sensor: Rows and columns.
+        duration: Cuts frames by time instead: T equal parts of so many microseconds, from the first event on. Later
+            events are left out.
 
     Example:
         >>> ticks = np.arange(4)
@@ -94,11 +96,14 @@ def count_frames(events: Events, time_steps: int, sensor: tuple[int, int]) -> np
         [[[[1, 0, 0, 0]], [[0, 1, 0, 0]]], [[[0, 0, 1, 0]], [[0, 0, 0, 1]]]]
     """
     count = events.t.size
-    # The frame of event n is the last i with i·N/T rounded down at or before n.
-    starts = np.arange(time_steps) * count // time_steps
-    frame = np.searchsorted(starts, np.arange(count), side="right") - 1
+    if duration is None:
+        # The frame of event n is the last i with i·N/T rounded down at or before n.
+        starts = np.arange(time_steps) * count // time_steps
+        frame = np.searchsorted(starts, np.arange(count), side="right") - 1
+    else:
+        frame = (events.t - events.t[0]) * time_steps // duration
     rows, columns = sensor
-    cell = ((frame * 2 + events.p) * rows + events.y) * columns + events.x
+    cell = (((frame * 2 + events.p) * rows + events.y) * columns + events.x)[frame < time_steps]
     counts = np.bincount(cell, minlength=time_steps * 2 * rows * columns)
     return counts.reshape(time_steps, 2, rows, columns)
 

@@ -63,6 +63,8 @@ void reset(void)
     SYST_RVR = 0xFFFFFF;
     SYST_CVR = 0;
     SYST_CSR = 7;
+    while (SYST_CVR == 0) /* it counts from its first tick on */
+        ;
     for (i = 0; i < GOLDEN; i++) {
 #ifdef SOUND
         begin = ticks();
