@@ -148,10 +148,10 @@ def averaged(seed):
     return net.head(net.lif(net.average_pool(stream, 3, 1, 1), threshold=2**11))
 
 
-def of_sounds(seed):
+def of_sounds(seed, bands=32, frames=32, **decode):
     """Spectrograms of one second, normalized."""
-    net = Builder(seed, (1, 32, 32))
-    net.input = replace(net.input, kind="sound", fraction_bits=14, mean=(0.5,), std=(0.25,))
+    net = Builder(seed, (1, bands, frames))
+    net.input = replace(net.input, kind="sound", fraction_bits=14, mean=(0.5,), std=(0.25,), decode=decode)
     return net.head(net.lif(net.synapse(0, 8, stride=4, weights="int16", shift=14, multiplier=2**6)))
 
 

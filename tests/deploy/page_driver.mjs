@@ -5,7 +5,7 @@ import { runInThisContext } from "node:vm";
 const text = readFileSync(process.argv[2], "utf8");
 const script = (id) => text.match(new RegExp(`<script[^>]* id="${id}"[^>]*>([^]*?)</script>`))[1];
 const model = JSON.parse(script("model"));
-const functions = "Network, bytesOf, countGolden, fitPicture, goldenInputs, rasterize, soundFrame";
+const functions = "Network, bytesOf, countGolden, fitPicture, goldenInputs, rasterize, FrontEnd";
 const page = runInThisContext(`${script("library")}\n({ ${functions} })`);
 const network = await page.Network.load(model);
 const numbers = (base64) => {
@@ -29,12 +29,7 @@ const answers = {
   // Samples as 16-bit integers.
   sound: ({ samples }) => {
     const whole = new Int16Array(page.bytesOf(samples).buffer);
-    return Array.from(
-      page.soundFrame(
-        Float64Array.from(whole, (x) => x / 32768),
-        model,
-      ),
-    );
+    return Array.from(new page.FrontEnd(model).frame(Float64Array.from(whole, (x) => x / 32768)));
   },
 };
 const calls = JSON.parse(readFileSync(process.argv[3], "utf8"));

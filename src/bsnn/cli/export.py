@@ -87,7 +87,7 @@ def _export_page(options: argparse.Namespace, path: Path) -> Result:
     engine = open_model(options.path)
     samples = None
     if options.data:
-        samples = need("bsnn.deploy.files").held_out_samples(engine, options.data, _SHOWN)
+        samples = need("bsnn.deploy.files").golden_samples(engine, options.data, _SHOWN)
     elif (engine.artifact.name, engine.artifact.input.shape) == ("digits", (1, 8, 8)):  # which come with the package
         digits = need("bsnn.data.bundled").digits("test")
         samples = digits.samples[[digits.labels.tolist().index(label) for label in range(10)]]

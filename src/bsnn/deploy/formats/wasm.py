@@ -17,17 +17,22 @@ from typing import Any
 import numpy as np
 
 from bsnn.atomic import write_file
-from bsnn.data import audio
+from bsnn.data.audio import SAMPLE_RATE
+from bsnn.data.front_end import RANGE, SILENT_BELOW
 from bsnn.deploy.engine.webassembly import engine_wasm
 from bsnn.deploy.footprint import takes_bytes
+from bsnn.deploy.formats._c_sound import golden_sounds
 from bsnn.deploy.formats._golden import Golden, golden_vectors
 from bsnn.deploy.formats._memory import BASE, lay_memory
 from bsnn.deploy.schema import Artifact
+from bsnn.deploy.sound import sound_of
 from bsnn.errors import UserError
 
 _PAGE = Path(__file__).with_name("page")
 _LIBRARY = ("network.js", "drawing.js", "picture.js", "sound.js")
 _MOST_SPIKES = 2**28
+_SOUNDS = 2
+"""Golden vectors that begin with the samples of a sound, 32 KB each."""
 _PROGRAM = ("view.js", "pad.js", "speech.js", "app.js")
 
 
@@ -37,7 +42,8 @@ def export_wasm(artifact: Artifact, out: Path, samples: np.ndarray | None = None
     Args:
         artifact: The network.
         out: The file.
-        samples: Inputs of the golden vectors, as `Engine` takes them; the page shows them too. By default random ones.
+        samples: Inputs of the golden vectors, as `Engine` takes them, which the page also shows; sounds are 16-bit
+            samples, `[B, samples]`. By default random ones.
 
     Returns:
         Its path and bytes, the bytes of the network's weights, and the number of golden vectors.
@@ -46,8 +52,13 @@ def export_wasm(artifact: Artifact, out: Path, samples: np.ndarray | None = None
         UserError: If a page has no input for this network.
     """
     _check(artifact)
-    golden = golden_vectors(artifact, samples)
-    content = _page(artifact, golden, real=samples is not None).encode()
+    inputs, sounds = samples, np.zeros((0, 0), np.int16)
+    if artifact.input.kind == "sound":
+        sound = sound_of(artifact.input)
+        sounds = golden_sounds(sound, samples)
+        inputs = sound.integers(sounds)
+    golden = golden_vectors(artifact, inputs)
+    content = _page(artifact, golden, samples is not None, sounds[:_SOUNDS]).encode()
     write_file(out, content)
     return {
         "path": os.fspath(out),
@@ -57,8 +68,15 @@ def export_wasm(artifact: Artifact, out: Path, samples: np.ndarray | None = None
     }
 
 
-def _page(artifact: Artifact, golden: Golden, real: bool) -> str:
-    """The text of the page; `real` says that the golden vectors are samples to show."""
+def _page(artifact: Artifact, golden: Golden, real: bool, sounds: np.ndarray) -> str:
+    """The text of the page.
+
+    Args:
+        artifact: The network.
+        golden: The golden vectors.
+        real: Whether they are samples to show.
+        sounds: The sounds of the first ones, int16, `[N, samples]`.
+    """
     memory, spec = lay_memory(artifact), artifact.input
     model = {
         "name": artifact.name,
@@ -79,6 +97,7 @@ def _page(artifact: Artifact, golden: Golden, real: bool) -> str:
             "inputs": _base64(golden.inputs.astype(golden.inputs.dtype.newbyteorder("<")).tobytes()),
             "outputs": golden.outputs.tolist(),
             "checksums": golden.checksums,
+            "sounds": [_base64(sound.astype("<i2").tobytes()) for sound in sounds],
             "real": real,
         },
         "engine": _base64(engine_wasm()),
@@ -110,12 +129,7 @@ def _check(artifact: Artifact) -> None:
     if spec.kind == "event":
         raise UserError(f"{name}: takes events, and a page has no camera for them. Use --format c.")
     if spec.kind == "sound":
-        expected = 1, audio.NUM_MELS, 1 + audio.NUM_SAMPLES // audio.HOP
-        if spec.shape != expected or spec.divisor != 1:
-            raise UserError(
-                f"{name}: takes sounds of shape {spec.shape}, divided by {spec.divisor:g}; a page makes spectrograms "
-                f"of {expected} between 0 and 1. Use --format c."
-            )
+        sound_of(spec)  # refuses what cannot be made from samples
         return
     if spec.shape[0] not in (1, 3):
         raise UserError(f"{name}: takes {spec.shape[0]} channels, which no picture has. Use --format c.")
@@ -142,22 +156,22 @@ def _drawing(artifact: Artifact) -> dict[str, Any]:
 
 
 def _sound(artifact: Artifact) -> dict[str, Any]:
-    """What the page needs to make the spectrogram of `bsnn.data.audio`."""
-    spec, bands = artifact.input, []
-    for weights in audio.mel_filters():
-        (inside,) = np.nonzero(weights)
-        bands.append({"first": int(inside[0]), "weights": weights[inside[0] : inside[-1] + 1].tolist()})
+    """The front end of a network for sounds."""
+    spec, sound = artifact.input, sound_of(artifact.input)
+    front_end, tables = sound.front_end, sound.front_end.tables()
     return {
-        "rate": audio.SAMPLE_RATE,
-        "samples": audio.NUM_SAMPLES,
-        "window": audio.NUM_FFT,
-        "hop": audio.HOP,
-        "range": audio.RANGE_DB,
-        "silence": audio.SILENCE,
-        "bands": bands,
+        "rate": SAMPLE_RATE,
+        "samples": front_end.samples,
+        "window": front_end.window,
+        "hop": front_end.hop,
+        "range": RANGE,
+        "silent_below": SILENT_BELOW,
+        "multiplier": sound.multiplier,
+        "offset": sound.offset,
         "mean": spec.mean[0],
         "std": spec.std[0],
         "fraction_bits": spec.fraction_bits,
+        **{name: table.tolist() for name, table in tables._asdict().items()},
     }
 
 

@@ -66,10 +66,16 @@ function goldenInputs(model) {
   return Array.from({ length: number }, (_, n) => Array.from({ length: frames }, (_, t) => frame(n * frames + t)));
 }
 
-/* How many golden vectors come out as the engine computed them, outputs and membranes. */
+/* How many golden vectors come out as the engine computed them: outputs and membranes, and of the first sounds also the
+   input, from their samples. */
 function countGolden(network) {
-  const { golden } = network.model;
+  const { golden, sound } = network.model;
+  const frontEnd = sound && new FrontEnd(network.model);
   return goldenInputs(network.model).filter((frames, n) => {
+    if (golden.sounds[n]) {
+      const samples = Float64Array.from(new Int16Array(bytesOf(golden.sounds[n]).buffer), (x) => x / 32768);
+      if (!frontEnd.frame(samples).every((x, i) => x === frames[0][i])) return false;
+    }
     const last = network.run(frames).at(-1).outputs;
     return last.every((x, c) => x === golden.outputs[n][c]) && network.checksum() === golden.checksums[n];
   }).length;

@@ -5,6 +5,7 @@ const RECORDED = 1.6; /* seconds, of which the loudest part is taken */
 const LISTENING = 120; /* milliseconds from one look at the latest sound to the next */
 
 let microphone = null;
+let frontEnd = null;
 
 /* Runs where the browser handles sound, and passes it on. */
 const EAR = `registerProcessor("ear", class extends AudioWorkletProcessor {
@@ -86,7 +87,8 @@ function release(stream, context) {
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 function giveSound(samples, replay) {
-  const frame = soundFrame(samples, model);
+  frontEnd ??= new FrontEnd(model);
+  const frame = frontEnd.frame(samples);
   const canvas = element("canvas", {});
   paintFrame(canvas, frame, model);
   give(frame, canvas, { replay });
