@@ -18,7 +18,6 @@ from random_networks import NETWORKS, of_sounds
 
 import bsnn
 from bsnn import cli
-from bsnn.data.audio import decode_sound
 from bsnn.deploy.codec import read
 from bsnn.deploy.engine import Engine, webassembly
 from bsnn.deploy.files import read_input
@@ -188,7 +187,7 @@ def test_a_sound_becomes_what_predict_makes_of_it(size: dict[str, int], tmp_path
         tones = np.sin(np.arange(length) * random.uniform(0.01, 2, (3, 1))).sum(0) * np.linspace(0, 1, length) ** 3
         sound = np.rint(loudness * (tones + 0.1 * random.standard_normal(length))).astype(np.int16)
         soundfile.write(tmp_path / "sound.wav", sound, 16_000)
-        expected.append(Engine(artifact).integers(decode_sound(tmp_path / "sound.wav")))
+        expected.append(read_input(tmp_path / "sound.wav", artifact.input, 1))
         calls.append({"what": "sound", "samples": packed(sound)})
     right, *frames = ask(tmp_path / "page.html", [{"what": "golden"}, *calls])
     assert right == 4
