@@ -50,8 +50,8 @@ def test_c_equals_numpy_to_the_bit(size: str, tmp_path: Path) -> None:
         found, outputs = np.zeros(artifact.input.shape, np.int16), np.zeros(3, np.int64)
         assert in_c("bsnn_sound_input", found) == 1
         assert np.array_equal(found, expected)
-        assert in_c("bsnn_predict", found, outputs) == engine.predict(expected[None])[0]
-        assert np.array_equal(outputs, engine.outputs(expected[None])[0])
+        assert in_c("bsnn_predict", found, outputs) == engine.predict(expected[None], normalized=True)[0]
+        assert np.array_equal(outputs, engine.outputs(expected[None], normalized=True)[0])
 
 
 def test_a_stream_in_c_equals_numpy_at_every_frame(tmp_path: Path) -> None:

@@ -142,6 +142,17 @@ def device(found: Any) -> list[str]:
     return [f"{ram[0]}, {ram[1]} and {ram[2]} bytes", f"flash {flash[0]}, {flash[1]} and {flash[2]}"]
 
 
+def sound(found: Any) -> list[str]:
+    assert set(found["c_differs_from_numpy"].values()) == {0}
+    real, whole, stream = (100 * share for share in found["accuracy"].values())
+    changed, heard = found["predictions_changed"], found["listening"]
+    return [
+        f"{found['words']} words: {real:.1f} % and {whole:.1f} %, {changed} predictions changed",
+        f"{stream:.1f} % within a stream",
+        f"{heard['heard']} of {heard['words']} heard, and {heard['heard elsewhere']} where there was none",
+    ]
+
+
 def cifar10_methods(found: Any) -> list[str]:
     accuracy, methods = found["full_recipe"]["test_accuracy"], found["methods"]
     low, high = accuracy["lowest_and_highest"]
@@ -215,7 +226,7 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
-        mutations, faults, migration, small_recipes, sizes, device, cifar10_methods, training, memory, scaling,
+        mutations, faults, migration, small_recipes, sizes, device, sound, cifar10_methods, training, memory, scaling,
         *IN_REPRODUCE,
     )
 }  # fmt: skip

@@ -164,7 +164,7 @@ def mel_corners(bands: int) -> np.ndarray:
 
     Example:
         >>> mel_corners(1).round().tolist()
-        [0.0, 1609.0, 8000.0]
+        [0.0, 1689.0, 8000.0]
     """
     return _mel_to_hz(np.linspace(0, _hz_to_mel(SAMPLE_RATE / 2), bands + 2))
 
