@@ -101,6 +101,26 @@ def test_misuse_of_models_teaches(call, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("plan", "size", "shapes"),
+    [
+        ((4, "down", 8, "pool", 8), 3, {"conv1": 3, "conv2": 2, "conv3": 1}),
+        (("down", 4, "down", 8, "pool", 8), 5, {"conv1": 3, "conv2": 2, "conv3": 1}),
+        (("down", 4, "pool", 8), 8, {"conv1": 4, "conv2": 2}),
+    ],
+)
+def test_down_in_a_plan_is_a_convolution_of_stride_2(plan, size: int, shapes: dict[str, int]) -> None:
+    net, found = vgg(plan, in_channels=1).eval(), {}
+    for name in shapes:
+        net.get_submodule(name).register_forward_hook(lambda _, inputs, y, name=name: found.update({name: y.shape[-1]}))
+    assert net(torch.zeros(1, 1, size, size), None)[0].shape == (1, 10)
+    assert found == shapes
+    smallest = net.minimum_size
+    net(torch.zeros(1, 1, smallest, smallest), None)
+    with pytest.raises(bsnn.UserError, match=f"at least {smallest} pixels"):
+        net(torch.zeros(1, 1, smallest - 1, smallest - 1), None)
+
+
+@pytest.mark.parametrize(
     "make",
     [
         lambda: vgg11(width=0.125),

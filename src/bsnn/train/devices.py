@@ -1,4 +1,4 @@
-"""Recipes for small devices, and the networks that they pick from: what is best for 16, 64 and 256 KB of RAM.
+"""Recipes for small devices, and the networks that they pick from, made for 16, 64 and 256 KB of RAM.
 
 What a network takes depends on the data and is found when it is known. A convolution of stride 2 first (`down`) saves
 most in a stream, where each neuron keeps its membrane; poolings make counts, whose rows take three bits per channel.
@@ -37,7 +37,7 @@ NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
         {"plan": ("down", 16, "pool", 32, "pool", 64), "time_steps": 3, "image_size": 16},
     ),
 }
-"""Of each kind of data, the best first. A recipe of `DEVICES` takes the first that fits a budget."""
+"""Of each kind of data, the largest first. A recipe of `DEVICES` takes the first that fits a budget."""
 
 DEVICES = {
     "speech-commands-device": Recipe(
