@@ -79,7 +79,7 @@ def test_values_of_every_type(tmp_path: Path) -> None:
         ("gama=1", "--sweep: received 'gama=1'; expected FIELD=V1,V2,... with a field of the recipe"),
         ("gamma", "--sweep: received 'gamma'; expected FIELD=V1"),
         ("epochs=1,x", "--sweep epochs: received 'x'; expected a whole number"),
-        ("time_steps=1,0", "time_steps: received 0; expected a number, at least 1"),
+        ("time_steps=1,0", "time_steps: received 0; expected a number, 1 to 65536"),
         ("gradient=ottt,bp", "gradient: received 'bp'; expected one of"),
     ],
 )

@@ -123,11 +123,15 @@ class AugmentedSounds(FileDataset):
         if rng is None:
             return super().read(index)
         wave = _wave(self.paths[index]) if self.waves is None else self.waves[index]
-        return spectrogram(self.settings.apply(wave.ravel() / np.float32(_FULL_SCALE), rng))[None]
+        return self._seen(self.settings.apply(wave.ravel() / np.float32(_FULL_SCALE), rng))
 
     def read_background(self, rng: np.random.Generator) -> np.ndarray:
         """Returns the spectrogram of noise or silence alone."""
-        return spectrogram(self.settings.alone(rng))[None]
+        return self._seen(self.settings.alone(rng))
+
+    def _seen(self, wave: np.ndarray) -> np.ndarray:
+        """The spectrogram of a sound, of the size that the decoder of the files makes."""
+        return spectrogram(wave, **getattr(self.decode, "keywords", {}))[None]
 
 
 def augmented_sounds(data: Dataset, settings: SoundAugmentation, cache: str | Path | None = None) -> AugmentedSounds:

@@ -260,8 +260,8 @@ class Config:
     )
     reject: float = _setting(
         0.0,
-        "train on noise and silence alone too, and let the model file say `none of these` to this share of held-out "
-        "sounds, such as 0.01; 0 names a class for any sound",
+        "train on noise and silence alone too, and let the model file say `none of these` to this share of the "
+        "sounds held out, such as 0.01; 0 names a class for any sound",
         unused=ONLY_SOUNDS,
     )
 
