@@ -2,6 +2,7 @@
 
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_sounds_are_read_as_they_are_without_a_generator(tones: AugmentedSounds)
         np.testing.assert_array_equal(again, tones.read(index, np.random.default_rng(5)))
 
 
-def batches(data: AugmentedSounds, epoch: int = 1, start: int = 0, **settings: int) -> list[torch.Tensor]:
+def batches(data: AugmentedSounds, epoch: int = 1, start: int = 0, **settings: Any) -> list[torch.Tensor]:
     loader = Loader(data, 4, augment=Augmentation(1, False, 0), seed=3, **settings)
     return [tensor for batch in loader.epoch(epoch, start) for tensor in batch]
 
@@ -174,7 +175,7 @@ def test_a_folder_without_noise_is_refused(content: dict[str, bytes], message: s
         ({"background": 1.0}, r"background: received 1\.0; expected a number, 0 to 0\.9"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         SoundAugmentation(**settings)
 
