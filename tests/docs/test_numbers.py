@@ -68,6 +68,21 @@ def faults(found: Any) -> list[str]:
     return [f"{found['caught']} of {found['planted']} are caught, and {caught} of {planted} planted by hand"]
 
 
+def room(found: Any) -> list[str]:
+    said = []
+    for row in (found["augmentation"][name] for name in ("with", "without")):
+        clean, noisy = (row["test_words"][name] for name in ("as recorded", "pink noise at 10 dB and random placement"))
+        said.append(f"{noisy['points_lost']:.1f} {{}}below {{}}{clean['accuracy']:.3f}")
+    kept = found["augmentation"]["with"]
+    rejected = min(kept["rejected"][name] for name in ("white noise", "digital silence"))
+    return [
+        said[0].format("points ", "the "),
+        said[1].format("", ""),
+        f"{rejected:.0%} are rejected".replace("%", " %"),
+        f"{100 * kept['words_kept']:.1f} % of the words pass",
+    ]
+
+
 def before_after(found: Any) -> list[str]:
     plain, eight = found["points"]
     (low, high), (low8, high8) = (point["time_ratio_lowest_and_highest"] for point in (plain, eight))
@@ -226,7 +241,7 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
-        mutations, faults, migration, small_recipes, sizes, device, sound, cifar10_methods, training, memory, scaling,
+        mutations, faults, migration, small_recipes, sizes, device, sound, room, cifar10_methods, training, memory, scaling,
         *IN_REPRODUCE,
     )
 }  # fmt: skip
