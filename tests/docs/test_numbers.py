@@ -241,7 +241,8 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
-        mutations, faults, migration, small_recipes, sizes, device, sound, room, cifar10_methods, training, memory, scaling,
+        mutations, faults, migration, small_recipes, sizes, device, sound, room, cifar10_methods, training,
+        memory, scaling,
         *IN_REPRODUCE,
     )
 }  # fmt: skip
