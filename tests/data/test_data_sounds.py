@@ -185,3 +185,9 @@ def test_a_mirror_image_of_a_sound_is_refused(tones: AugmentedSounds) -> None:
         Loader(tones, 4, augment=Augmentation())
     with pytest.raises(UserError, match="AutoAugment's policy is for RGB bytes, and folder has sound samples"):
         Loader(tones, 4, augment=Augmentation(flip=False, cutout=0, autoaugment=True))
+
+
+def test_augmented_sounds_have_the_size_of_their_set(tmp_path: Path) -> None:
+    files = folder(write_tones(tmp_path / "tones"), "train", size=20)
+    data, rng = augmented_sounds(files, SoundAugmentation(noise=0.3)), np.random.default_rng(0)
+    assert data.read(0, rng).shape == data.read_background(rng).shape == data.shape == (1, 20, 20)
