@@ -6,9 +6,9 @@
 For each budget, `speech-commands-device` picks its network; beside them stands `speech-commands-small`, without one.
 All are trained on the official training speakers, as their recipe says. Accuracies are those of the model file, on the
 official validation speakers and on the official test speakers; `--choose` compares networks by the former, on which
-nothing is trained. RAM and flash are those of the network, by the linker, and what the budget sets aside for the front
-end; instructions are those of a Cortex-M4 under qemu, for words of the test set, without the front end. Needs
-arm-none-eabi-gcc and qemu-system-arm. A finished run is not trained again. Writes results/budgets.json.
+nothing is trained. RAM and flash are those of the network and its front end, by the linker; instructions are those of a
+Cortex-M4 under qemu, for words of the test set, without the front end. Needs arm-none-eabi-gcc and qemu-system-arm. A
+finished run is not trained again. Writes results/budgets.json.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from device import measure
 
@@ -29,13 +28,14 @@ from bsnn.cli._runs import export_run
 from bsnn.cli._untrained import fitted
 from bsnn.data.accuracy import accuracy
 from bsnn.data.dataset import Dataset
-from bsnn.deploy.budget import FRONT_END, Budget
+from bsnn.deploy.budget import Budget
 from bsnn.deploy.engine import Engine
-from bsnn.deploy.files import batches, held_out_samples
+from bsnn.deploy.files import batches, golden_samples
 from bsnn.deploy.footprint import on_device
 from bsnn.paper.recipes import recipe
-from bsnn.train.config import Config, written
+from bsnn.train.config import Config
 from bsnn.train.devices import NETWORKS
+from bsnn.train.fields import written
 from bsnn.train.loop import train
 
 RESULTS = Path(__file__).parent / "results" / "budgets.json"
@@ -93,7 +93,8 @@ def row(config: Config, budget: Budget, folder: str, out: Path, seeds: list[int]
     """A network under a budget, over seeds."""
     runs = [trained(replace(config, seed=seed), folder, out) for seed in seeds]
     first = runs[0]
-    device, measured = on_device(first.engine.artifact), measure(first.model, _words(first.engine, folder))
+    device = on_device(first.engine.artifact)
+    measured = measure(first.model, golden_samples(first.engine, folder, 4))
     taken = budget.taken(device)
     keys = ("validation_accuracy", "test_accuracy")
     return {
@@ -105,16 +106,10 @@ def row(config: Config, budget: Budget, folder: str, out: Path, seeds: list[int]
         **{f"mean_{key}": statistics.mean(run.line[key] for run in runs) for key in keys},
         "ram_bytes": taken.ram_bytes,
         "flash_bytes": taken.flash_bytes,
-        "network_ram_bytes": device.stream_ram_bytes if budget.stream else device.ram_bytes,
-        "network_flash_bytes": device.flash_bytes,
+        "front_end_ram_bytes": device.sound_ram_bytes,
+        "front_end_flash_bytes": device.sound_flash_bytes,
         "instructions": measured["instructions"],
     }
-
-
-def _words(engine: Engine, folder: str) -> np.ndarray:
-    """Four words of the test set, spread over it."""
-    everything = held_out_samples(engine, folder, 10_000)
-    return everything[:: len(everything) // 4][:4]
 
 
 def choose(folder: str, out: Path) -> list[dict[str, Any]]:
@@ -147,7 +142,7 @@ def main() -> None:
         )
         write({"budgets": {name: row(config, budget, options.data, options.out, options.seeds)}})
     splits = {split: len(bsnn.data.speech_commands(options.data, split)) for split in ("train", "val", "test")}
-    write({"samples": splits, "front_end": FRONT_END["sound"]._asdict()})
+    write({"samples": splits})
 
 
 def write(part: dict[str, Any]) -> None:
