@@ -7,10 +7,11 @@ import importlib
 import os
 from contextlib import AbstractContextManager
 from functools import cache
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import NamedTuple, overload
 
 from bsnn.errors import UserError
+from bsnn.kernels.switch import Switch
 
 
 class _Backend(NamedTuple):
@@ -62,7 +63,7 @@ def backend(name: str | None = None) -> str | AbstractContextManager[None]:
         ...     backend()
         'reference'
     """
-    return _current() if name is None else _Switch(name)
+    return _current() if name is None else Switch(_set, name, _current())
 
 
 def fuses() -> bool:
@@ -85,22 +86,6 @@ def _modules_up_to(name: str) -> list[ModuleType]:
     names = list(_BACKENDS)
     allowed = [_BACKENDS[other].module for other in reversed(names[: names.index(name) + 1])]
     return [importlib.import_module(module) for module in allowed if module is not None]
-
-
-class _Switch:
-    """Sets the backend when it is made; leaving it as a context manager restores the previous one."""
-
-    def __init__(self, name: str) -> None:
-        self._previous = _current()
-        _set(name)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _set(self._previous)
 
 
 def _current() -> str:

@@ -9,13 +9,13 @@ bits. Backward, factors are real numbers: single precision, unless less is asked
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
+from bsnn.kernels.switch import Switch
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -55,23 +55,7 @@ def precision(name: str | None = None) -> str | AbstractContextManager[None]:
         ...     precision()
         'bf16'
     """
-    return _name if name is None else _Switch(name)
-
-
-class _Switch:
-    """Sets the precision when it is made; leaving it as a context manager restores the previous one."""
-
-    def __init__(self, name: str) -> None:
-        self._previous = _name
-        _set(name)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _set(self._previous)
+    return _name if name is None else Switch(_set, name, _name)
 
 
 def _set(name: str) -> None:
