@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_files import write_tones
 from training_runs import TINY_OPTIONS
 
 import bsnn
@@ -204,3 +205,14 @@ def test_the_front_end_of_sounds_counts(sound_device: Device) -> None:
     # The parts that it names are all of it.
     parts = re.sub(r"\(.*?\)", "", excess.partition(": ")[2])
     assert sum(int(part.replace(",", "")) for part in re.findall(r"([\d,]+) of", parts)) == ram
+
+
+def test_a_run_for_a_device_goes_on_without_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tones, out = write_tones(tmp_path / "tones", 5), tmp_path / "run"
+    command = ["train", "folder-device", "--data", str(tones), "--out", str(out)]
+    assert cli.main([*command, "--ram", "16k", "--epochs", "1"]) == 0
+    capsys.readouterr()
+    assert cli.main([*command, "--resume"]) == 0
+    assert "was finished already" in capsys.readouterr().out
+    assert cli.main([*command, "--resume", "--ram", "64k"]) == 2
+    assert "the run there was started with --plan" in capsys.readouterr().err

@@ -69,17 +69,16 @@ def run(options: argparse.Namespace) -> Result:
     grid = _grid(options.sweep)
     for name in given.keys() & grid.keys():
         raise UserError(f"{option(name)}: --sweep {name} gives its values; expected one of the two. Leave one out.")
-    base = recipe(options.recipe)
+    named = recipe(options.recipe)
     first = {**given, **{name: values[0] for name, values in grid.items()}}
     if not options.resume:
-        dataclasses.replace(base, **first)  # refuses wrong values before torch is imported
+        dataclasses.replace(named, **first)  # refuses wrong values before torch is imported
     default_out = need("bsnn.train.run").default_out
     name = f"{options.recipe}-sweep" if grid else options.recipe
     # A sweep goes on by itself, so its folder is always the same one.
     out = Path(options.out) if options.out else Path("runs", name) if grid else default_out(name, resume=options.resume)
-    if options.resume and not grid:
-        base = _resumed(out, base, given, options.recipe)
-    config = dataclasses.replace(base, **first)
+    resumed = _resumed(out, named, given, options.recipe) if options.resume and not grid else None
+    config = dataclasses.replace(resumed or named, **first)
     points = [point for _, point in need("bsnn.train.sweep").grid_points(config, grid)] if grid else [config]
     refuse_unused(points, given)
     _refuse_for_other_data(config, given, options.data)
@@ -89,8 +88,7 @@ def run(options: argparse.Namespace) -> Result:
         raise UserError("--out: received none; under torchrun all processes need the same one. Give --out RUN.")
     budget = budget_of(options)
     # A run that goes on has its network already.
-    picking = options.recipe in DEVICES and base is recipe(options.recipe)
-    limited = picking or options.ram is not None or options.flash is not None
+    limited = (options.recipe in DEVICES and resumed is None) or options.ram is not None or options.flash is not None
     if grid and limited:
         raise UserError("--sweep: received with --ram or --flash, which are for one run; leave one of them out.")
     figures = {}
@@ -135,8 +133,8 @@ def _refuse_for_other_data(config: Config, given: Mapping[str, Any], data: str |
         )
 
 
-def _resumed(out: Path, config: Config, given: Mapping[str, Any], name: str) -> Config:
-    """The config of the run to go on with; that of the recipe if there is no run, or its config cannot be read.
+def _resumed(out: Path, config: Config, given: Mapping[str, Any], name: str) -> Config | None:
+    """The config of the run to go on with; None if there is no run, or its config cannot be read.
 
     Args:
         out: The run directory.
@@ -147,7 +145,7 @@ def _resumed(out: Path, config: Config, given: Mapping[str, Any], name: str) -> 
     try:
         saved = config_from_json(json.loads((out / "config.json").read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError):
-        return config
+        return None
     dataset = given.get("dataset", config.dataset)
     if saved.dataset != dataset:
         raise UserError(
