@@ -11,6 +11,7 @@ from sounds import InC, random_sounds, spotter
 import bsnn
 from bsnn.cli import main
 from bsnn.data.front_end import FrontEnd
+from bsnn.deploy.engine import Engine
 from bsnn.deploy.formats.c import export_c
 from bsnn.deploy.listening import Heard, Listening, decide, listen, listening, shares_of, windows
 from bsnn.deploy.sound import sound_of
@@ -65,16 +66,21 @@ def test_windows_reach_the_end(model: Path, length: int, number: int) -> None:
     assert len(windows(sound, random_sounds(1, length)[0], 3)) == number
 
 
+@pytest.mark.parametrize("rejecting", [False, True])
 @pytest.mark.parametrize("settings", [None, Listening(2, 3, 11_500, 2), Listening(1, 1, 12_000, 9)])
-def test_c_hears_what_numpy_hears(model: Path, settings: Listening | None, tmp_path: Path) -> None:
+def test_c_hears_what_numpy_hears(model: Path, settings: Listening | None, rejecting: bool, tmp_path: Path) -> None:
     engine = bsnn.load(model)
+    if rejecting:
+        engine = Engine(engine.artifact.rejecting(0.9))
     export_c(engine.artifact, tmp_path)
     used = settings or listening(FrontEnd())
     names = ("STEP", "SMOOTHING", "THRESHOLD", "HOLD")
     in_c = InC(tmp_path, **({f"BSNN_LISTEN_{n}": v for n, v in zip(names, used, strict=True)} if settings else {}))
     stream = np.concatenate(list(random_sounds(5, 12_000, seed=3)))
     outputs = engine.outputs(windows(sound_of(engine.artifact.input), stream, used.step), normalized=True)
-    expected = decide(shares_of(engine.artifact).of(outputs), used)
+    rejected = engine.rejects(outputs)
+    assert rejecting == (0 < rejected.mean() < 1) == rejected.any()
+    expected = decide(np.where(rejected[:, None], 0, shares_of(engine.artifact).of(outputs)), used)
     random, found, at = np.random.default_rng(0), [], 0
     in_c("bsnn_listen_reset")
     while at < len(stream):

@@ -145,6 +145,15 @@ def windows(sound: Sound, samples: np.ndarray, step: int) -> np.ndarray:
     return sound.from_levels(np.swapaxes(views, 0, 1))
 
 
+def hear(engine: Engine, inputs: np.ndarray, settings: Listening) -> list[Heard]:
+    """What is heard after each window, from inputs `[N, 1, bands, frames]`; a window that is rejected has no shares."""
+    starts = range(0, len(inputs), _BATCH)
+    batches = [engine.outputs(inputs[at : at + _BATCH], normalized=True) for at in starts]
+    outputs = np.concatenate([np.zeros((0, len(engine.classes)), np.int64), *batches])
+    shares = shares_of(engine.artifact).of(outputs)
+    return decide(np.where(engine.rejects(outputs)[:, None], 0, shares), settings)
+
+
 def listen(engine: Engine, samples: np.ndarray, settings: Listening) -> list[dict[str, Any]]:
     """When a network hears what in a stream: start and end of the window in seconds, label, class and score.
 
@@ -153,10 +162,8 @@ def listen(engine: Engine, samples: np.ndarray, settings: Listening) -> list[dic
         samples: int16, `[N]`.
         settings: When a word counts as heard.
     """
-    sound, shares = sound_of(engine.artifact.input), shares_of(engine.artifact)
+    sound = sound_of(engine.artifact.input)
     inputs = windows(sound, samples, settings.step)
-    starts = range(0, len(inputs), _BATCH)
-    outputs = np.concatenate([engine.outputs(inputs[at : at + _BATCH], normalized=True) for at in starts])
     hop, length = settings.step * sound.front_end.hop / SAMPLE_RATE, sound.front_end.samples / SAMPLE_RATE
     return [
         {
@@ -166,6 +173,6 @@ def listen(engine: Engine, samples: np.ndarray, settings: Listening) -> list[dic
             "class": heard.label,
             "score": heard.score / 2**SHARE_BITS,
         }
-        for number, heard in enumerate(decide(shares.of(outputs), settings))
+        for number, heard in enumerate(hear(engine, inputs, settings))
         if heard.new
     ]

@@ -8,7 +8,7 @@ from bsnn.data.audio import SAMPLE_RATE
 from bsnn.data.front_end import RANGE, SILENT_BELOW
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.formats import _c_text
-from bsnn.deploy.listening import SHARE_BITS, decide, listening, roots, shares_of, windows
+from bsnn.deploy.listening import SHARE_BITS, hear, listening, roots, shares_of, windows
 from bsnn.deploy.schema import Artifact
 from bsnn.deploy.sound import Sound
 from bsnn.errors import UserError
@@ -59,10 +59,7 @@ def _golden(engine: Engine, sound: Sound, sounds: np.ndarray) -> str:
     stream, settings = sounds.ravel(), listening(sound.front_end)
     whole = sound.front_end.stream_levels(stream).shape[1] - sound.front_end.frames
     number = 0 if whole < 0 else min(_GOLDEN_WINDOWS, 1 + whole // settings.step)
-    outputs = np.zeros((0, 1), np.int64)
-    if number:
-        outputs = engine.outputs(windows(sound, stream, settings.step)[:number], normalized=True)
-    heard = decide(shares_of(engine.artifact).of(outputs), settings) if number else []
+    heard = hear(engine, windows(sound, stream, settings.step)[:number], settings)
     rows = ", ".join(f"{{{int(one.new)}, {one.label}, {one.score}}}" for one in heard) or "{0}"
     return f"""/* The samples from which the inputs in golden.h are made, one sound after another. And what is heard in
    them as one stream, window by window: whether a word is new, the best class, and its score. */

@@ -62,6 +62,10 @@ int bsnn_listen_hear(bsnn_input input[BSNN_INPUT_SIZE], bsnn_heard *heard)
         return 0;
     state.due = 0;
     share(outputs, bsnn_predict(input, outputs), shares[state.slot]);
+#ifdef BSNN_REJECT_BELOW
+    if (bsnn_rejects(outputs, BSNN_TIME_STEPS))
+        memset(shares[state.slot], 0, sizeof shares[state.slot]);
+#endif
     state.slot = (state.slot + 1) % BSNN_LISTEN_SMOOTHING;
     for (c = 0; c < BSNN_CLASSES; c++) {
         uint32_t sum = 0;
