@@ -160,3 +160,8 @@ def test_only_sounds_are_listened_to(model: Path, tmp_path: Path, capsys: pytest
     np.save(tmp_path / "a.npy", np.zeros((1, 1, 32, 32), np.float32))
     assert main(["predict", str(model), str(tmp_path / "a.npy"), "--window", "1"]) == 2
     assert "an array; expected a sound" in capsys.readouterr().err
+
+
+def test_a_sound_that_is_not_there(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(model), "nowhere.wav", "--window", "1"]) == 2
+    assert "nowhere.wav: there is no such file." in capsys.readouterr().err

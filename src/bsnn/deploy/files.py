@@ -31,8 +31,7 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
         spec: What the network takes.
         time_steps: T, for events.
     """
-    if not path.exists():
-        raise UserError(f"{path}: there is no such file.")
+    _check_exists(path)
     if path.suffix.lower() == ".npy":
         return _array(path)
     channels, height, width = spec.shape
@@ -136,7 +135,13 @@ def _middle(engine: Engine, path: Path) -> dict[str, Any]:
     return {"seconds": whole, "part": [(whole - part) / 2, (whole + part) / 2]} if whole > part else {}
 
 
+def _check_exists(path: Path) -> None:
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file.")
+
+
 def _heard(engine: Engine, path: Path, settings: Listening) -> list[dict[str, Any]]:
+    _check_exists(path)
     if path.suffix.lower() == ".npy":
         raise UserError(f"{path}: an array; expected a sound to listen to. Leave --window out, or give a wav.")
     return [{"input": f"{path}", **word} for word in listen(engine, read_samples(path), settings)]
