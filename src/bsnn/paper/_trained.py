@@ -22,6 +22,8 @@ DIGITS = dataclasses.replace(recipe("digits"), width=0.5, train_samples=400, bat
 CIFAR10 = dataclasses.replace(
     recipe("cifar10-narrow"), width=0.5, train_samples=20_480, epochs=2, statistics_batches=20
 )
+# Speech Commands at the small scale has about as many words to train on.
+_WORDS = 1000
 _SMOKE = dataclasses.replace(
     recipe("digits"), plan=(4, "pool", 4), train_samples=64, batch_size=32, epochs=1, time_steps=2
 )
@@ -87,15 +89,8 @@ def trained(
         (below `settings.runs`) and the commits that trained them.
     """
     grid = grid or {}
-    data, folder = _data(settings, config), _folder(settings, name)
     points: dict[tuple[Any, ...], dict[str, Any]] = {}
-    if first is None:
-        rows = sweep(config, {"seed": settings.seeds, **grid}, folder, data=data)["points"]
-    else:
-        rows = []
-        for seed in settings.seeds:
-            begun = dataclasses.replace(config, init_from=first_run(settings, *first, seed, data))
-            rows += sweep(begun, {"seed": [seed], **grid}, folder, data=data)["points"]
+    rows = _swept(settings, name, config, grid, first, settings.seeds)
     for row in rows:
         fields = {name: row[name] for name in grid}
         point = points.setdefault(
@@ -106,6 +101,57 @@ def trained(
         point["runs"].append(str(Path(row["run"]).relative_to(settings.runs)))
         point["git_commits"].append(json.loads((Path(row["run"]) / "config.json").read_text())["git_commit"])
     return list(points.values())
+
+
+def _swept(
+    settings: Settings,
+    name: str,
+    config: Config,
+    grid: Mapping[str, Sequence[Any]],
+    first: tuple[str, Config] | None,
+    seeds: Sequence[int],
+) -> list[dict[str, Any]]:
+    """The points of a sweep over seeds and a grid; see `trained`."""
+    data, folder = _data(settings, config), _folder(settings, name)
+    if first is None:
+        return sweep(config, {"seed": seeds, **grid}, folder, data=data)["points"]
+    points = []
+    for seed in seeds:
+        begun = dataclasses.replace(config, init_from=first_run(settings, *first, seed, data))
+        points += sweep(begun, {"seed": [seed], **grid}, folder, data=data)["points"]
+    return points
+
+
+# What sizes the steps of a method. Thresholds that suit different rules are orders of magnitude apart, rates are not.
+_FACTORS = {"learning_rate": (1.0, 3.0, 1 / 3), "gamma": (1.0, 0.1, 0.01, 10.0)}
+
+
+def tuned(settings: Settings, name: str, config: Config, first: tuple[str, Config] | None = None) -> dict[str, Any]:
+    """Chooses the knob of a method, γ of a flip rule or else the learning rate, on held-out training samples.
+
+    The published value and two or three others are tried with the first seed; a tenth of the training samples is held out.
+
+    Args:
+        settings: How the target is measured.
+        name: Of the folder of its runs.
+        config: What to train.
+        first: The name and the config of a run that each run begins with.
+
+    Returns:
+        The name of the knob, the value that was chosen, and the accuracies by value.
+    """
+    held_out: dict[str, Any] = {"validation_samples": (config.train_samples or _WORDS) // 10, "final_test": False}
+    knob = "gamma" if config.weights == "binary" else "learning_rate"
+    factors = _FACTORS[knob][: 2 if settings.scale == "smoke" else None]
+    values = [float(f"{factor * getattr(config, knob):.3g}") for factor in factors]
+    if first:
+        first = (f"{first[0]}-held-out", dataclasses.replace(first[1], **held_out))
+    # The order of the grid is that of the factors, so that of equals the published value is taken.
+    points = _swept(
+        settings, f"{name}-held-out", dataclasses.replace(config, **held_out), {knob: values}, first, settings.seeds[:1]
+    )
+    tried = {point[knob]: point.get("validation_accuracy") for point in points}
+    return {"knob": knob, "chosen": max(tried, key=lambda value: tried[value] or 0.0), "tried": tried}
 
 
 def first_run(settings: Settings, name: str, config: Config, seed: int, data: str | None) -> str:
@@ -157,6 +203,41 @@ def mean_and_spread(accuracies: Sequence[float | None]) -> str:
     lost = len(accuracies) - len(numbers)
     spread = f" ± {statistics.stdev(numbers):.2f}" if len(numbers) > 1 else ""
     return f"{statistics.mean(numbers):.2f}{spread}" + (f" ({lost} of {len(accuracies)} diverged)" if lost else "")
+
+
+def knob_table(chosen: Mapping[str, Mapping[str, Any]]) -> tuple[str, list[str], list[list[str]]]:
+    """Caption, columns and rows of a table of what `tuned` chose for each method."""
+    rows = []
+    for method, knob in chosen.items():
+        tried = (
+            f"{value:g}: {'diverged' if accuracy is None else f'{100 * accuracy:.2f}'}"
+            for value, accuracy in knob["tried"].items()
+        )
+        words = {"gamma": "γ", "learning_rate": "learning rate"}
+        rows.append([method, words[knob["knob"]], "; ".join(tried), f"{knob['chosen']:g}"])
+    caption = "The knob of each method, chosen by accuracy on held-out training samples, the published value first"
+    return caption, ["method", "knob", "held-out accuracy, %", "chosen"], rows
+
+
+def order_of_methods(rows: Sequence[tuple[str, float, Sequence[float | None]]]) -> list[str]:
+    """Notes on the order of methods, by their names, the paper's accuracies in percent and ours.
+
+    Example:
+        >>> for note in order_of_methods([("A", 90.0, [0.5, 0.52]), ("B", 91.0, [0.4, 0.42]), ("C", 92.0, [0.6])]):
+        ...     print(note)
+        At the most time steps that the paper has, from best to worst: the paper C > B > A; ours C > A > B.
+        Against the paper, by more than the ranges of the seeds: A is above B.
+    """
+    ran = [(name, paper, [a for a in ours if a is not None]) for name, paper, ours in rows]
+    ran = [row for row in ran if row[2]]
+    paper = " > ".join(name for name, *_ in sorted(ran, key=lambda row: -row[1]))
+    ours = " > ".join(name for name, *_ in sorted(ran, key=lambda row: -statistics.mean(row[2])))
+    against = [f"{a[0]} is above {b[0]}" for a in ran for b in ran if a[1] < b[1] and min(a[2]) > max(b[2])]
+    words = "; ".join(against) if against else "nothing"
+    return [
+        f"At the most time steps that the paper has, from best to worst: the paper {paper}; ours {ours}.",
+        f"Against the paper, by more than the ranges of the seeds: {words}.",
+    ]
 
 
 def mean(accuracies: Sequence[float | None]) -> float | None:

@@ -3,7 +3,17 @@
 import dataclasses
 
 from bsnn.paper._target import Findings, Settings
-from bsnn.paper._trained import check_all, config_at, mean_and_spread, scaled_down, setup, trained
+from bsnn.paper._trained import (
+    check_all,
+    config_at,
+    knob_table,
+    mean_and_spread,
+    order_of_methods,
+    scaled_down,
+    setup,
+    trained,
+    tuned,
+)
 from bsnn.paper.compared import COMPARED
 from bsnn.paper.numbers import TABLE_5, Published
 from bsnn.paper.recipes import RECIPE_OF, recipe
@@ -13,35 +23,45 @@ from bsnn.train.recipes import without_room
 
 
 def measure(settings: Settings) -> Findings:
-    """Trains every method on the words that are in the folder of the data."""
-    configs = {_run_name(row): _config(settings, row) for row in TABLE_5}
-    check_all(settings, configs)
-    points, shown = [], []
-    for row, (name, config) in zip(TABLE_5, configs.items(), strict=True):
-        (point,) = trained(settings, name, config)
-        points.append({"method": row.method, **point})
-        size = f"{stored_bytes(config) / 1e6:.3f}"
+    """Trains every method on the words that the folder has; below the paper's scale, with its knob tuned."""
+    configs = {row: _config(settings, row) for row in TABLE_5}
+    check_all(settings, {_run_name(row): config for row, config in configs.items()})
+    knobs = {}
+    if settings.scale != "paper":
+        for row, config in configs.items():
+            knobs[row.method] = knob = tuned(settings, _run_name(row), config)
+            configs[row] = dataclasses.replace(config, **{knob["knob"]: knob["chosen"]})
+    points, shown, compared = [], [], []
+    for row, config in configs.items():
+        (point,) = trained(settings, _run_name(row, config), config)
+        points.append({"method": row.method, "tuning": knobs.get(row.method), **point})
+        compared.append((row.method, row.accuracy, point["accuracies"]))
+        size = f"{stored_bytes(config) / 1e6:.3g}"
         shown.append(
             [row.method, row.time_steps, row.megabytes, row.accuracy, size, mean_and_spread(point["accuracies"])]
         )
     findings = Findings(
         "Table 5: Google Speech Commands",
-        setup(settings, configs[_run_name(TABLE_5[-1])], "all 35 words, VGG-11, T = 4"),
+        setup(settings, configs[TABLE_5[-1]], "all 35 words, VGG-11, T = 4"),
         data=points,
     )
     columns = ["method", "T", "size, MB (paper)", "paper", "size, MB (ours)", "ours"]
     findings.add_table("Test accuracy, %", columns, shown)
+    findings.notes = order_of_methods(compared)
     if settings.scale != "paper":
-        findings.notes = [
+        findings.add_table(*knob_table(knobs))
+        findings.notes += [
             "On a few of the words and recordings the task is another one: the values do not compare.",
-            "ATIF and STS-T keep their own networks, at a quarter of the width, and their own settings, and share the "
-            "data, the epochs and the batches of this scale.",
+            "The rule for all methods: data, epochs and batches are those of this scale; the published settings are "
+            "kept, but for one knob, which is chosen on 100 training recordings with seed 0: γ of T-BSO, the "
+            "learning rate of the others. ATIF and STS-T keep their own networks, at a quarter of the width.",
         ]
     return findings
 
 
-def _run_name(row: Published) -> str:
-    return "table5" if row.method == "T-BSO" else f"table5-{row.method}"
+def _run_name(row: Published, tuned: Config | None = None) -> str:
+    knob = f"-{tuned.gamma:g}-{tuned.learning_rate:g}" if tuned else ""
+    return f"table5-{row.method}{knob}"
 
 
 def _config(settings: Settings, row: Published) -> Config:
