@@ -62,7 +62,10 @@ def test_what_is_compared_with_trains_the_row_that_it_names(row: Published, name
         },
         "CBP": {"sgd_momentum": 0.9, "learning_rate_schedule": "constant", "weights": "latent", "loss_of": "mean"},
         "OTTT": {"gradient": "ottt", "epochs": 100, "weight_decay": 2e-5},
-        "SLTT": {"gradient": "sltt", "epochs": 30, "learning_rate": 0.001, "batch_size": 256},
+        "SLTT": {
+            "gradient": "sltt", "epochs": 130, "learning_rate": 0.001, "weight_decay": 0.0, "batch_size": 256,
+            "stages": ({"epochs": 100, "time_steps": 1, "learning_rate": 0.1, "weight_decay": 1e-5},),
+        },
         "ATIF": {"gradient": "bptt-full", "weights": "real"},
         "STS-T": {
             "leak": 0.5, "threshold": 1.0, "neuron": "hard-lif", "surrogate": "triangle", "real_optimizer": "adamw",

@@ -94,6 +94,10 @@ def test_stages_survive_json_and_the_command_line() -> None:
         ("epochs=1; epochs=1,gamma=-1", "stages: stage 2, 'epochs=1,gamma=-1.0': gamma: received -1.0"),
         ("epochs=1,beta_schedule=linear", "received 'beta_schedule=linear'; expected one of constant, step, cosine"),
         ("time_steps=1", "stages: received 'time_steps=1' as stage 1; expected its number of epochs"),
+        (
+            "epochs=1; epochs=1,weight_decay=0.1",
+            "stages: weight_decay is 0 in stage 1 and not in a later one; expected",
+        ),
         ("epochs=3", "stages: they take 3 of 3 epochs; expected fewer, because the run ends with at least one epoch"),
         ("epochs=0", "stages: stage 1, 'epochs=0': epochs: received 0; expected a number, at least 1"),
         (
@@ -262,6 +266,16 @@ def test_everything_else_is_carried_over(changes: dict) -> None:
             for name, value in entry.items():
                 same = torch.equal(value, new["state"][index][name]) if isinstance(value, torch.Tensor) else None
                 assert name == "second_moment" or same or value == new["state"][index][name], name
+
+
+def test_the_decay_of_a_stage_is_that_of_the_weights_alone() -> None:
+    stages = ({"epochs": 1, "weight_decay": 0.1}, {"epochs": 1, "weight_decay": 0.0})
+    trainer = trainer_of(dataclasses.replace(TINY, epochs=3, weight_decay=0.2, stages=stages))
+    for stage, wanted in zip(trainer.stages, (0.1, 0.0, 0.2), strict=True):
+        if stage.number > 1:
+            trainer._enter(stage)
+        weights, others = trainer.optimizers[-1].param_groups
+        assert (weights["weight_decay"], others["weight_decay"]) == (wanted, 0.0)
 
 
 def test_second_moments_when_t_changes() -> None:

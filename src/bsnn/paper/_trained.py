@@ -129,7 +129,7 @@ _FACTORS = {"learning_rate": (1.0, 3.0, 1 / 3), "gamma": (1.0, 0.1, 0.01, 10.0)}
 def tuned(settings: Settings, name: str, config: Config, first: tuple[str, Config] | None = None) -> dict[str, Any]:
     """Chooses the knob of a method, γ of a flip rule or else the learning rate, on held-out training samples.
 
-    The published value and two or three others are tried with the first seed; a tenth of the training samples is held out.
+    The published value and others are tried with the first seed; a tenth of the training samples is held out.
 
     Args:
         settings: How the target is measured.

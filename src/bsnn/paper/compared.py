@@ -151,16 +151,17 @@ _SLTT_DVS = Config(
     mse_share=0.001,
 )
 _SLTT_IMAGENET = Config(
-    **_ONLINE,
+    **{**_ONLINE, "learning_rate": 0.001},
     dataset="imagenet",
     model="bsnn.paper.online_baselines:sltt_resnet34",
     gradient="sltt",
     surrogate="triangle",
     image_size=224,
-    time_steps=1,
-    epochs=100,
+    time_steps=6,
+    epochs=130,
     batch_size=256,
-    weight_decay=1e-5,
+    stages=({"epochs": 100, "time_steps": 1, "learning_rate": 0.1, "weight_decay": 1e-5},),
+    schedule_span="stage",
 )
 
 
@@ -224,20 +225,7 @@ _ROWS = (
     ),
     Compared("imagenet-ottt", "ImageNet, OTTT on a ResNet-34 without BatchNorm, T = 6", _OTTT_IMAGENET, "OTTT"),
     Compared("dvs-cifar10-sltt", "DVS-CIFAR10, SLTT with its own settings, T = 10", _SLTT_DVS),
-    Compared("imagenet-sltt-t1", "ImageNet, SLTT on a ResNet-34, T = 1: 100 epochs to fine-tune from", _SLTT_IMAGENET),
-    Compared(
-        "imagenet-sltt",
-        "ImageNet, SLTT, ResNet-34, T = 6, from imagenet-sltt-t1",
-        replace(
-            _SLTT_IMAGENET,
-            time_steps=6,
-            epochs=30,
-            learning_rate=0.001,
-            weight_decay=0.0,
-            init_from="runs/imagenet-sltt-t1",
-        ),
-        "SLTT",
-    ),
+    Compared("imagenet-sltt", "ImageNet, SLTT, ResNet-34, T = 6 after 100 epochs at T = 1", _SLTT_IMAGENET, "SLTT"),
     Compared(
         "cifar10-ottt-sws-small",
         "CIFAR-10 on two CPU cores, OTTT with standardized weights, T = 2",

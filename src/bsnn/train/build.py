@@ -171,8 +171,8 @@ def _real_optimizer(config: Config, parameters: list[nn.Parameter]) -> Optimizer
         decaying = [parameter for parameter in parameters if parameter.dim() > 1]
         others = [parameter for parameter in parameters if parameter.dim() <= 1]
         groups = [
-            {"params": part, "weight_decay": decay}
-            for part, decay in ((decaying, config.weight_decay), (others, 0.0))
+            {"params": part, "weight_decay": config.weight_decay if decays else 0.0, "decays": decays}
+            for part, decays in ((decaying, True), (others, False))
             if part
         ]
     # On a GPU one launch for all, which the GPU itself can skip if a gradient is not finite.
@@ -254,6 +254,8 @@ def change_settings(schedules: Sequence[Schedule], before: Config, now: Config, 
                 field = "learning_rate" if name == "lr" else name
                 new = getattr(now, field)
                 group[name] = new if new != getattr(before, field) else value
+            if group.get("decays"):
+                group["weight_decay"] = now.weight_decay
 
 
 def build_loss(config: Config, own: Own = NOTHING) -> Callable[[Tensor, Tensor], Tensor]:

@@ -15,7 +15,7 @@ from bsnn.train.own import Own, check_outputs, keeps_graph
 from bsnn.train.stages import Stage
 
 # What the config gives to the optimizers that it builds, and nobody to those of a function of the user's own.
-_OF_OPTIMIZERS = ("learning_rate", "gamma", "one_minus_beta1")
+_OF_OPTIMIZERS = ("learning_rate", "weight_decay", "gamma", "one_minus_beta1")
 
 
 @contextmanager

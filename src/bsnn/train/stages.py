@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 CHANGEABLE = (
     "epochs", "time_steps", "image_size", "batch_size", "learning_rate", "learning_rate_schedule", "gamma",
-    "gamma_schedule", "one_minus_beta1", "beta_schedule", "beta2_schedule", "label_smoothing", "cutout", "autoaugment",
-    "mixup",
+    "gamma_schedule", "one_minus_beta1", "beta_schedule", "beta2_schedule", "weight_decay", "label_smoothing", "cutout",
+    "autoaugment", "mixup",
 )  # fmt: skip
 """The fields that a stage can change; all others hold for the whole run."""
 
@@ -104,7 +104,13 @@ def check_stages(config: "Config") -> None:
             f"stages: they take {taken} of {config.epochs} epochs; expected fewer, because the run ends with at least "
             "one epoch of its own fields. Raise epochs, which counts all of them, or shorten the stages."
         )
-    for stage in stages_of(config)[:-1]:  # the config of each checks its values
+    first, *others = stages_of(config)  # the config of each checks its values
+    if not first.config.weight_decay and any(stage.config.weight_decay for stage in others):
+        raise UserError(
+            "stages: weight_decay is 0 in stage 1 and not in a later one; expected a weight_decay above 0 in stage 1, "
+            "where it is settled which parameters decay, or none in the whole run."
+        )
+    for stage in (first, *others)[:-1]:
         if 0 < config.image_size < stage.config.image_size:
             raise UserError(
                 f"stages: stage {stage.number} has image_size={stage.config.image_size}; expected at most that of the "
