@@ -29,7 +29,7 @@ from bsnn.train.build import load_data
 from bsnn.train.trainer import Trainer
 
 UPDATES, BATCH, TIME_STEPS = 30, 8, 3
-UNTIMED = ("seconds", "peak_bytes", "training_bytes")
+UNTIMED = ("seconds", "processor_seconds", "peak_bytes", "training_bytes")
 NETWORKS = {
     "vgg11": functools.partial(bsnn.models.vgg11, num_classes=10, width=0.25),
     "resnet18": functools.partial(bsnn.models.resnet18, num_classes=10, width=0.25, stem=32),

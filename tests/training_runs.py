@@ -16,7 +16,7 @@ from bsnn.train.trainer import Trainer
 
 TINY = dataclasses.replace(recipe("digits"), plan=(4, 4, "pool", 4), train_samples=200, batch_size=32, epochs=3)
 TINY_OPTIONS = ["--plan", "4,4,pool,4", "--train-samples", "200", "--batch-size", "32", "--epochs", "3"]
-VARIABLE = ("seconds", "peak_bytes", "training_bytes")
+VARIABLE = ("seconds", "processor_seconds", "peak_bytes", "training_bytes")
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

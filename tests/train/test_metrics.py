@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import bsnn
+import bsnn.train.metrics as metrics_module
 from bsnn.train.metrics import EpochMetrics, Tally, check_metrics, warnings_of
 
 
@@ -82,9 +83,17 @@ def test_a_line_passes_and_a_missing_field_is_named() -> None:
 
 def test_a_tally_starts_at_nothing() -> None:
     first, second = Tally(), Tally()
-    assert first == Tally(0.0, 0, 0, 0, 0.0, [], 0, 0)
+    assert first == Tally(0.0, 0, 0, 0, 0.0, 0.0, [], 0, 0)
     first.flips.append(1)
     assert second.flips == []
+
+
+def test_a_tally_adds_both_kinds_of_time(monkeypatch) -> None:
+    monkeypatch.setattr(metrics_module.time, "perf_counter", lambda: 10.0)
+    monkeypatch.setattr(metrics_module.time, "process_time", lambda: 7.0)
+    tally = Tally(seconds=1.0, processor_seconds=2.0)
+    assert tally.add_time(4.0, 5.0) == (10.0, 7.0)
+    assert (tally.seconds, tally.processor_seconds) == (7.0, 4.0)
 
 
 @pytest.mark.parametrize(("stage", "warned"), [({"stage": 1}, True), ({"stage": 2}, False), ({}, True)])

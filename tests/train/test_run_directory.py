@@ -48,12 +48,13 @@ def test_a_run_directory_holds_what_it_says(finished: Path) -> None:
         assert set(line) == {
             *("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate", "gamma"),
             *("one_minus_beta1", "flip_ratio", "flip_ratios", "firing_rates", "seconds", "peak_bytes", "warnings"),
-            "training_bytes",
+            *("training_bytes", "processor_seconds"),
         }
         assert list(line["flip_ratios"]) == ["conv2.weight", "conv3.weight"]
         assert list(line["firing_rates"]) == ["lif1", "lif2", "lif3"]
         assert 0 < line["flip_ratio"] < 1
         assert line["seconds"] > 0
+        assert line["processor_seconds"] > 0
     assert lines[-1]["learning_rate"] == lines[-1]["one_minus_beta1"] == 0, "annealed to the end"
     names = sorted(p.name for p in (finished / "checkpoints").iterdir())
     assert names == ["batch-000000007.ckpt", "batch-000000014.ckpt", "batch-000000021.ckpt"]

@@ -1,5 +1,6 @@
 """The metrics of an epoch: the one schema of metrics.jsonl, and what a person should know about a line of it."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
@@ -21,6 +22,8 @@ class EpochMetrics(TypedDict):
     """Of the first optimizer of real-valued parameters."""
     seconds: float
     """Spent on training, without evaluation."""
+    processor_seconds: NotRequired[float]
+    """The same in time of the processors, by all threads of the first process; older runs do not have it."""
     peak_bytes: int
     """The most memory that the process has held so far."""
     warnings: list[str]
@@ -119,6 +122,7 @@ class Tally:
     judged: float = 0
     """Samples that have a class."""
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     flips: list[int] = field(default_factory=list)
     """By binary parameter."""
     flip_updates: int = 0
@@ -129,6 +133,13 @@ class Tally:
     def accuracy(self) -> float:
         """Share of the samples with a class that got it."""
         return self.correct / max(self.judged, 1)
+
+    def add_time(self, clock: float, processor: float) -> tuple[float, float]:
+        """Adds the time since these readings of `time.perf_counter` and `time.process_time`; returns new ones."""
+        now = time.perf_counter(), time.process_time()
+        self.seconds += now[0] - clock
+        self.processor_seconds += now[1] - processor
+        return now
 
     def add(self, loss: float, seen: float, correct: float, judged: float) -> None:
         """Adds the sums of a batch."""

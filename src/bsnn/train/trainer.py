@@ -217,7 +217,7 @@ class Trainer:
         if self.method is not None and not self.batches:
             self.method.start(self)
         self.net.train()
-        started = time.perf_counter()
+        since = time.perf_counter(), time.process_time()
         with precision(self.config.precision):
             for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
                 if (self.epoch - stage.start) * len(self.train_loader) + self.batch < 2:
@@ -227,8 +227,7 @@ class Trainer:
                     self.tally.training_bytes = max(held, self.tally.training_bytes)
                 else:
                     self._train_batch(inputs, labels)
-                now = time.perf_counter()
-                self.tally.seconds, started = self.tally.seconds + now - started, now
+                since = self.tally.add_time(*since)
                 after_batch()
 
     def _train_batch(self, inputs: Tensor, labels: Tensor) -> None:
@@ -310,6 +309,7 @@ class Trainer:
             "train_accuracy": tally.accuracy,
             "learning_rate": next((o.param_groups[0]["lr"] for o in self._ordinary), 0.0),
             "seconds": tally.seconds,
+            "processor_seconds": tally.processor_seconds,
             "peak_bytes": peak_bytes_of_process(self.world.device),
             "warnings": [],
         }
