@@ -122,14 +122,17 @@ def _swept(
     return points
 
 
-# What sizes the steps of a method. Thresholds that suit different rules are orders of magnitude apart, rates are not.
-_FACTORS = {"learning_rate": (1.0, 3.0, 1 / 3), "gamma": (1.0, 0.1, 0.01, 10.0)}
+# What sizes the steps of a method, and the factor between values to try: thresholds that suit different rules are
+# orders of magnitude apart, rates are not.
+_FACTORS = {"learning_rate": 3.0, "gamma": 10.0}
+_MOST_BEYOND = 3
 
 
 def tuned(settings: Settings, name: str, config: Config, first: tuple[str, Config] | None = None) -> dict[str, Any]:
     """Chooses the knob of a method, γ of a flip rule or else the learning rate, on held-out training samples.
 
-    The published value and others are tried with the first seed; a tenth of the training samples is held out.
+    The published value is tried with the first seed, and those a factor above and below; as long as the best is at the
+    edge, one beyond it, too. A tenth of the training samples is held out.
 
     Args:
         settings: How the target is measured.
@@ -141,17 +144,35 @@ def tuned(settings: Settings, name: str, config: Config, first: tuple[str, Confi
         The name of the knob, the value that was chosen, and the accuracies by value.
     """
     held_out: dict[str, Any] = {"validation_samples": (config.train_samples or _WORDS) // 10, "final_test": False}
-    knob = "gamma" if config.weights == "binary" else "learning_rate"
-    factors = _FACTORS[knob][: 2 if settings.scale == "smoke" else None]
-    values = [float(f"{factor * getattr(config, knob):.3g}") for factor in factors]
+    config = dataclasses.replace(config, **held_out)
     if first:
         first = (f"{first[0]}-held-out", dataclasses.replace(first[1], **held_out))
-    # The order of the grid is that of the factors, so that of equals the published value is taken.
-    points = _swept(
-        settings, f"{name}-held-out", dataclasses.replace(config, **held_out), {knob: values}, first, settings.seeds[:1]
-    )
-    tried = {point[knob]: point.get("validation_accuracy") for point in points}
-    return {"knob": knob, "chosen": max(tried, key=lambda value: tried[value] or 0.0), "tried": tried}
+    knob = "gamma" if config.weights == "binary" else "learning_rate"
+
+    def value(power: int) -> float:
+        return float(f"{getattr(config, knob) * _FACTORS[knob] ** power:.3g}")
+
+    def accuracy(power: int) -> float | None:
+        (point,) = _swept(settings, f"{name}-held-out", config, {knob: [value(power)]}, first, settings.seeds[:1])
+        return point.get("validation_accuracy")
+
+    tried = {power: accuracy(power) for power in (-1, 0, 1)}
+    for _ in range(0 if settings.scale == "smoke" else _MOST_BEYOND):
+        best = _best(tried)
+        if best not in (min(tried), max(tried)):
+            break
+        beyond = best + (1 if best > 0 else -1)
+        tried[beyond] = accuracy(beyond)
+    return {
+        "knob": knob,
+        "chosen": value(_best(tried)),
+        "tried": {value(power): tried[power] for power in sorted(tried)},
+    }
+
+
+def _best(accuracies: Mapping[int, float | None]) -> int:
+    """The power with the highest accuracy; of equals, the one nearest to 0."""
+    return min(accuracies, key=lambda power: (-(accuracies[power] or 0.0), abs(power)))
 
 
 def first_run(settings: Settings, name: str, config: Config, seed: int, data: str | None) -> str:
@@ -215,7 +236,7 @@ def knob_table(chosen: Mapping[str, Mapping[str, Any]]) -> tuple[str, list[str],
         )
         words = {"gamma": "γ", "learning_rate": "learning rate"}
         rows.append([method, words[knob["knob"]], "; ".join(tried), f"{knob['chosen']:g}"])
-    caption = "The knob of each method, chosen by accuracy on held-out training samples, the published value first"
+    caption = "The knob of each method, chosen by accuracy on held-out training samples"
     return caption, ["method", "knob", "held-out accuracy, %", "chosen"], rows
 
 

@@ -14,7 +14,8 @@ from bsnn.paper.sizes import CLASSES_AND_CHANNELS, sizes, stored_bytes
 _RULE = (
     "The rule for all methods: data, plan, epochs and batches are those of this scale; the published settings are "
     "kept, but for one knob, which is chosen on a tenth of the training images with seed 0 and T = 2 (CBP: its own T): "
-    "γ of a flip rule, the learning rate of any other. Figure 5 has the published γ for both flip rules.",
+    "γ of a flip rule, the learning rate of any other; as long as the best value is at the edge of those tried, one "
+    "beyond it is tried, too. Figure 5 has the published γ for both flip rules.",
     "CBP's first stage, a network of rectifiers, has as many epochs again; its second has fewer time steps, and a "
     "larger rate of its multipliers, so that the weights reach ±a in the few updates there are.",
 )
