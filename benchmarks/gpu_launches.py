@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from gpu_counting import OneLaunch, Watching
 
 import bsnn
 from bsnn.atomic import write_file
@@ -29,45 +29,18 @@ NETWORKS: dict[str, tuple[Callable[[], bsnn.ImageNetwork], int]] = {
     "resnet18": (functools.partial(bsnn.models.resnet18, num_classes=1000), 224),
 }
 GOALS = {"vgg11": 120, "resnet18": 300}
-# They make room, or another view of the same memory.
-FREE = {
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh",
-    "_unsafe_view", "set_", "_reshape_alias", "as_strided_", "promote_types", "_record_function_enter_new",
-    "_record_function_exit",
-}  # fmt: skip
 
 
-class Counting(TorchDispatchMode):
-    """Counts operators that launch something."""
+class Counting(Watching):
+    """Counts operators by name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: Counter[str] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if not func.is_view and name not in FREE:
-            self.found[name] += 1
-        made = func(*args, **(kwargs or {}))
-        if name == "convolution":
-            return _in_order(made, args[0])
-        return tuple(_in_order(one, args[1]) for one in made) if name == "convolution_backward" else made
-
-
-def _in_order(made: Any, x: torch.Tensor) -> Any:
-    """What a convolution has made, in the memory order of its input."""
-    last = x.is_contiguous(memory_format=torch.channels_last)
-    return made if made is None or made.dim() < 4 or not last else made.to(memory_format=torch.channels_last)
-
-
-class OneLaunch(torch.optim.SGD):
-    """Stands for SGD with `fused=True`, which is one launch for all parameters but refuses tensors without storage."""
-
-    _step_supports_amp_scaling = True
-
-    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Counts as one."""
-        self.found_inf.mul_(1)  # pyright: ignore[reportAttributeAccessIssue]
+    def saw(self, func: Any, args: Any, kwargs: dict[str, Any], made: Any) -> None:
+        """See `Watching`."""
+        self.found[func.overloadpacket.__name__] += 1
 
 
 def count(work: Callable[[], object]) -> Counter[str]:

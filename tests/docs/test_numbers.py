@@ -236,13 +236,35 @@ def regret(found: Any) -> list[str]:
     return [f"in {held} cases"]
 
 
+def gpu_roofline(found: Any) -> list[str]:
+    assert found["what"].startswith("a prediction")
+    shown = text("docs/gpu.md")
+    times: dict[str, list[float]] = {}
+    for point in found["points"]:
+        times[point["way"]] = [gpu["seconds"] for gpu in point["gpus"].values()]
+        spent = " | ".join(f"{1e3 * seconds:.1f} ms" for seconds in times[point["way"]])
+        assert f"| {point['way']} | {point['launches']} | {point['bytes'] / 1e9:.2f} GB | {spent} |" in shown
+    assert shown.count(" ms |\n") == len(times)
+    slow = [gpu["seconds_with_slow_host"] for gpu in found["points"][1]["gpus"].values()]
+    assert f"row becomes {' and '.join(f'{1e3 * seconds:.1f} ms' for seconds in slow)}" in shown
+    for kind in ("fp16_currents", "int16_currents", "fp16_traces"):
+        assert f": {found['narrower'][f'saved_by_{kind}'] / 1e9:.2f} GB." in shown
+    fast, single = times["SpikingJelly's OTTT, TF32"], times["SpikingJelly's OTTT, single precision"]
+    assert f"{times['bsnn, Triton'][0] / fast[0]:.1f} times slower" in shown
+    ratios = [
+        [f"{ours / theirs:.2f}" for ours, theirs in zip(times[way], peer, strict=True)]
+        for way, peer in (("bsnn, Triton, --precision tf32", fast), ("bsnn, Triton", single))
+    ]
+    return [f"in TF32 {' and '.join(ratios[0])} times", f"in single precision {' and '.join(ratios[1])} times"]
+
+
 IN_REPRODUCE = (figure4, figure5, regret)
 CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
         mutations, faults, migration, small_recipes, sizes, device, sound, room, cifar10_methods, training,
-        memory, scaling,
+        memory, scaling, gpu_roofline,
         *IN_REPRODUCE,
     )
 }  # fmt: skip

@@ -53,5 +53,17 @@ def test_opcheck(name: str, cases: dict[str, Any]) -> None:
     torch.library.opcheck(operator, args, kwargs)
 
 
+def test_the_roofline_counts_the_bytes_that_kernels_must_move(cases: dict[str, Any]) -> None:
+    sys.path.append(str(SCRIPT.parent))
+    from gpu_roofline import moved_bytes
+
+    for name, (call, least) in cases.items():
+        with Caught() as caught:
+            call()
+        ((operator, args, kwargs),) = caught.calls
+        # Beside what the least has there are scalars, and numbers of each of the sixteen channels.
+        assert least <= moved_bytes(operator, args, kwargs, None) <= least + 16 * 4 * 12, name
+
+
 def test_no_operator_is_left_out(cases: dict[str, Any]) -> None:
     assert {case.split()[0] for case in cases} == set(NAMES)

@@ -4,9 +4,11 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from gpu_launches import launches
 
 TRITON = importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
 # For one time step of training and one of evaluation, as benchmarks/results/gpu_launches.json has them.
@@ -18,22 +20,11 @@ MOST = {
 }
 
 
-@pytest.fixture(scope="module")
-def counting() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "gpu_launches.py"
-    spec = importlib.util.spec_from_file_location("gpu_launches", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["gpu_launches"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(("network", "backend"), MOST)
-def test_few_operations_whatever_the_batch_and_no_wait(network: str, backend: str, counting: ModuleType) -> None:
+def test_few_operations_whatever_the_batch_and_no_wait(network: str, backend: str) -> None:
     if backend == "triton" and not TRITON:
         pytest.skip("runs with Triton and TRITON_INTERPRET=1")
-    few, many = (counting.launches(network, backend, batch) for batch in (2, 128))
+    few, many = (launches(network, backend, batch) for batch in (2, 128))
     assert few == many
     training, evaluation = MOST[network, backend]
     assert few["training"].total() <= training

@@ -198,3 +198,15 @@ def test_random_numbers_go_on_where_they_were() -> None:
     first = torch.rand(3)
     checkpoint.set_random_state(state)
     assert torch.equal(torch.rand(3), first)
+
+
+def test_random_numbers_of_apples_gpu_go_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    restored: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: torch.tensor([7]))
+    monkeypatch.setattr(torch.mps, "set_rng_state", restored.append)
+    state = checkpoint.random_state()
+    checkpoint.set_random_state(state)
+    assert [number.tolist() for number in restored] == [[7]]
+    monkeypatch.undo()
+    checkpoint.set_random_state(state)  # without such a GPU, only the CPU's

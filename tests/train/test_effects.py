@@ -192,8 +192,11 @@ def test_what_is_said_to_have_no_effect_has_none(settings: dict, expected: set[s
         (["--model", "residual", "--plan", "4,pool,4"], "the model residual expects channels and 'down', as 32,down,6"),
         (["--model", "residual"], "the model residual expects channels and 'down', as 32,down,64"),
         (["--model", "residual", "--plan", "4,down,6"], "6 is no multiple of 4"),
-        (["--device", "mps"], "device: received mps, which has no double precision; expected cpu, cuda or auto"),
-        (["--device", "gpu"], "device: received 'gpu'; expected cpu, cuda, cuda:N or auto"),
+        (
+            ["--device", "mps"],
+            "device: received mps, and torch finds no GPU of Apple's here; expected cpu, cuda or auto",
+        ),
+        (["--device", "gpu"], "device: received 'gpu'; expected cpu, cuda, cuda:N, mps or auto"),
     ],
 )
 def test_options_without_effect_are_refused(options: list[str], message: str, tmp_path: Path, capsys) -> None:

@@ -147,9 +147,10 @@ def test_clipping_changes_a_run_only_above_its_norm(gradient: Any) -> None:
         ("cuda", 0, 0, "torch finds 0 CUDA devices here"),
         ("cuda:2", 2, 0, "received cuda:2 for process 0, and torch finds 2 CUDA devices here"),
         ("auto", 2, 2, "received auto for process 2, and torch finds 2"),
-        ("cpu:1", 2, 0, "received 'cpu:1'; expected cpu, cuda, cuda:N or auto"),
+        ("cpu:1", 2, 0, "received 'cpu:1'; expected cpu, cuda, cuda:N, mps or auto"),
         ("cuda:x", 2, 0, "received 'cuda:x'; expected cpu"),
-        ("mps", 2, 0, "received mps, which has no double precision"),
+        ("mps", 2, 0, "received mps, and torch finds no GPU of Apple's here; expected cpu, cuda or auto"),
+        ("mps:1", 2, 0, "received 'mps:1'; expected cpu"),
         ("", 2, 0, "received ''; expected cpu"),
     ],
 )
@@ -163,6 +164,18 @@ def test_devices_are_found_or_refused_by_name(
     else:
         with pytest.raises(UserError, match=expected):
             distributed.device_named(name, local_rank)
+
+
+def test_apples_gpu_is_tried_before_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[torch.device] = []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(distributed, "check_device", tried.append)
+    assert distributed.device_named("mps") == torch.device("mps")
+    assert tried == [torch.device("mps")]
+    assert distributed.device_named("auto") == torch.device("cpu")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(UserError, match="received mps under torchrun, which cannot connect Apple's GPUs; expected cpu"):
+        distributed.device_named("mps")
 
 
 def test_under_torchrun_a_device_is_not_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

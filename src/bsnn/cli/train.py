@@ -45,8 +45,8 @@ def add(commands: Any, words: Sequence[str] = ()) -> None:
     parser.add_argument(
         "--device",
         default="auto",
-        metavar="cpu|cuda|cuda:N|auto",
-        help="what computes (auto: CUDA if it is there); under torchrun, cuda is one device per process",
+        metavar="cpu|cuda|cuda:N|mps|auto",
+        help="what computes (auto: CUDA if it is there, else the CPU); under torchrun, cuda is one device per process",
     )
     parser.add_argument("--workers", type=count, default=0, metavar="N", help="processes that read files (0)")
     parser.add_argument(

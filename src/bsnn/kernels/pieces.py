@@ -10,6 +10,8 @@ from bsnn import kernels
 # Elements of a piece: one megabyte in single precision.
 _PIECE = 1 << 18
 
+_APPLE = "mps"
+
 
 def is_whole(x: Tensor) -> bool:
     """Whether work on a tensor is not cut up, and its numbers are not read: on a GPU, both would make it wait.
@@ -21,6 +23,21 @@ def is_whole(x: Tensor) -> bool:
 
 def _is_whole_on_cpu() -> bool:
     return kernels.is_interpreted() and kernels.backend() == "triton"
+
+
+def is_apple(device: torch.device) -> bool:
+    """Whether a device is one of Apple's GPUs, which differ from others in what they have and what is fast there."""
+    return device.type == _APPLE
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The most precise type of a device: double precision or, on Apple's GPUs, which have none, single.
+
+    Example:
+        >>> widest(torch.device("cpu")), widest(torch.device("mps"))
+        (torch.float64, torch.float32)
+    """
+    return torch.float32 if is_apple(device) else torch.float64
 
 
 def pieces(number: int, whole: bool = False) -> Iterator[slice]:
@@ -37,11 +54,13 @@ def pieces(number: int, whole: bool = False) -> Iterator[slice]:
 def mean_square(x: Tensor) -> Tensor:
     """The mean of the squares, in double precision: no single-precision value overflows, and tiny ones do not vanish.
 
+    On a device without it, a root mean square above 2⁶⁴ is infinite, and one below 2⁻⁷⁵ is 0.
+
     Example:
         >>> mean_square(torch.tensor([3.0, 4.0]))
         tensor(12.5000, dtype=torch.float64)
     """
     if is_whole(x):
-        return torch.linalg.vector_norm(x, dtype=torch.float64).square_().div_(x.numel())
+        return torch.linalg.vector_norm(x, dtype=widest(x.device)).square_().div_(x.numel())
     parts = (part.double() for part in x.reshape(-1).split(_PIECE >> 2))
     return torch.stack([part.dot(part) for part in parts]).sum() / x.numel()

@@ -12,11 +12,12 @@ from torch import Tensor
 from bsnn.kernels import torch_internals as internals
 from bsnn.kernels.bits import pack_flat, unpack
 from bsnn.kernels.operations import Flippable
+from bsnn.kernels.pieces import widest
 
 
 def mean_squares(gradients: Sequence[Tensor], refused: Tensor) -> list[Tensor]:
     """The mean squares of gradients; adds NaN to `refused`, and is 0 for all, if one is not finite."""
-    squares = torch.stack(internals.mean_squares(gradients))
+    squares = torch.stack(internals.mean_squares(gradients, widest(refused.device)))
     refused.add_(squares.sum(), alpha=0)
     return list(squares.nan_to_num_(0, 0, 0).unbind())
 

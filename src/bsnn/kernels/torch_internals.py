@@ -108,9 +108,9 @@ def largest(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(norms).amax()
 
 
-def mean_squares(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The mean of the squares of each tensor, in double precision."""
-    norms = list(torch._foreach_norm(list(tensors), 2, dtype=torch.float64))  # pyright: ignore
+def mean_squares(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The mean of the squares of each tensor, computed in a type of at least their precision."""
+    norms = list(torch._foreach_norm(list(tensors), 2, dtype=dtype))  # pyright: ignore
     torch._foreach_mul_(norms, norms)  # pyright: ignore[reportPrivateImportUsage]
     torch._foreach_div_(norms, [tensor.numel() for tensor in tensors])  # pyright: ignore[reportPrivateImportUsage]
     return norms

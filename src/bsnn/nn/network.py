@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import BackendWarning, UserError
+from bsnn.kernels.images import channels_last
 from bsnn.kernels.torch_internals import count_together, named_layers, opaque
 from bsnn.nn.fused import find_run, is_watched, run_step
 from bsnn.nn.neuron import Neuron, Stateful, finding_shapes
@@ -329,4 +330,4 @@ class ImageNetwork(Sequential):
                 "in_channels=..., and give it [T, batch, ...] one step at a time."
             )
         # The memory order that convolutions and pooling are fastest in; every layer keeps it.
-        return x.contiguous(memory_format=torch.channels_last)
+        return channels_last(x)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import UserError
+from bsnn.kernels.pieces import widest
 from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.claims import claim
 from bsnn.nn.surrogate import Sigmoid, Surrogate, spike
@@ -89,7 +90,7 @@ class SpikeCount:
     def add(self, spikes: Tensor, each: int = 1) -> None:
         """Counts the spikes of one time step, or means of `each` of them."""
         if not finding_shapes():
-            self._spikes = self._spikes + each * spikes.detach().sum(dtype=torch.float64)
+            self._spikes = self._spikes + each * spikes.detach().sum(dtype=widest(spikes.device))
             self._chances += each * spikes.numel()
 
     @property

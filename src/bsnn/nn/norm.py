@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from bsnn.errors import UserError
 from bsnn.kernels import operations
+from bsnn.kernels.pieces import widest
 from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.neuron import evaluating
 
@@ -76,7 +77,7 @@ class _Folded(nn.Module):
         return 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
 
     def folded(self) -> tuple[Tensor, Tensor]:
-        """Scale and shift of evaluation, one number per channel, computed in double precision."""
+        """Scale and shift of evaluation, one number per channel, computed in double precision if the device has it."""
         if self.running_mean is None or self.running_var is None:
             raise UserError(
                 "folded: this BatchNorm keeps no running statistics; build it with track_running_stats=True."
@@ -85,9 +86,10 @@ class _Folded(nn.Module):
             made = operations.folded(self.weight, self.bias, self.running_mean, self.running_var, self.eps)
             if made is not None:
                 return made
-        mean, deviation = self.running_mean.double(), (self.running_var.double() + self.eps).sqrt()
-        scale = 1 / deviation if self.weight is None else self.weight.double() / deviation
-        shift = -mean * scale if self.bias is None else self.bias.double() - mean * scale
+        dtype = widest(self.running_mean.device)
+        mean, deviation = self.running_mean.to(dtype), (self.running_var.to(dtype) + self.eps).sqrt()
+        scale = 1 / deviation if self.weight is None else self.weight.to(dtype) / deviation
+        shift = -mean * scale if self.bias is None else self.bias.to(dtype) - mean * scale
         return scale.to(self.running_mean.dtype), shift.to(self.running_mean.dtype)
 
     @opaque

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from bsnn.errors import UserError
 from bsnn.kernels import pieces, together
 from bsnn.kernels.operations import folds, mean_square
-from bsnn.kernels.pieces import is_whole
+from bsnn.kernels.pieces import is_whole, widest
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim.momentum import move
 
@@ -60,7 +60,7 @@ class GradientOptimizer(Optimizer):
     def refusal(self, device: torch.device) -> Tensor:
         """One number on a device: 0 as long as every gradient was finite, and NaN from then on."""
         if device not in self._refusals:
-            self._refusals[device] = torch.zeros((), dtype=torch.float64, device=device)
+            self._refusals[device] = torch.zeros((), dtype=widest(device), device=device)
         return self._refusals[device]
 
     def refusals(self) -> list[Tensor]:

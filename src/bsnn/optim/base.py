@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bsnn.errors import UserError
 from bsnn.kernels import operations, together
-from bsnn.kernels.pieces import is_whole
+from bsnn.kernels.pieces import is_whole, widest
 from bsnn.kernels.torch_internals import num_writes
 from bsnn.nn.bits import BinaryParameter, signs, unpack
 from bsnn.nn.claims import claim, is_elementwise
@@ -363,7 +363,8 @@ class FlipOptimizer(GradientOptimizer):
             for name, value in state_dict["state"].get(index, {}).items():
                 if isinstance(value, Tensor):
                     device = value.device if name in ON_CPU else parameter.device
-                    value = value.detach().clone().to(device)
+                    dtype = widest(device) if value.dtype == torch.float64 else value.dtype
+                    value = value.detach().clone().to(device, dtype)
                 self.state[parameter][name] = value
 
     def check_settings(self, saved_group: dict[str, Any]) -> None:

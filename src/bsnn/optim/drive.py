@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bsnn.errors import UserError
-from bsnn.kernels.pieces import is_whole
+from bsnn.kernels.pieces import is_apple, is_whole
 from bsnn.kernels.torch_internals import can_skip_step, largest, step_unless
 from bsnn.optim._folding import folding
 from bsnn.optim._gradients import NotFinite
@@ -115,9 +115,12 @@ def _parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
 
 
 def _can_defer(optimizer: Optimizer) -> bool:
-    """Whether nobody need wait to know if all gradients of an optimizer are finite."""
+    """Whether nobody need wait to know if all gradients of an optimizer are finite.
+
+    On Apple's GPUs, fused optimizers step whatever they are told (pytorch#186360).
+    """
     given = [p for p in _parameters([optimizer]) if p.grad is not None]
-    return bool(given) and can_skip_step(optimizer) and all(is_whole(p) for p in given)
+    return bool(given) and can_skip_step(optimizer) and all(is_whole(p) and not is_apple(p.device) for p in given)
 
 
 def _refusal(optimizer: Optimizer) -> Tensor:

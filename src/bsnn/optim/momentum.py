@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bsnn.kernels.pieces import is_whole, pieces
+from bsnn.kernels.pieces import is_whole, pieces, widest
 
 BLOCK = 256
 _LEVELS = 127
@@ -125,11 +125,15 @@ def change_pieces(
 
 def move(stored: Stored, weights: Tensor) -> None:
     """Takes a momentum to where its weights are; the network may have been moved or cast since."""
-    stored["momentum"] = stored["momentum"].to(weights.device)
     if "scales" in stored:
-        stored["scales"] = stored["scales"].to(weights.device)
+        stored.update((name, stored[name].to(weights.device)) for name in ("momentum", "scales"))
     else:
-        stored["momentum"] = stored["momentum"].to(_wide(weights))
+        stored["momentum"] = stored["momentum"].to(weights.device, _wide(weights))
+
+
+def moved(statistic: Tensor, weights: Tensor) -> Tensor:
+    """A statistic of a rule where its weights are, in the most precise type there; see `move`."""
+    return statistic.to(weights.device, widest(weights.device))
 
 
 def _wide(weights: Tensor) -> torch.dtype:

@@ -173,6 +173,8 @@ def random_state() -> dict[str, Tensor]:
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state |= {f"cuda{i}": s for i, s in enumerate(torch.cuda.get_rng_state_all())}
+    if torch.backends.mps.is_available():
+        state["mps"] = torch.mps.get_rng_state()
     return state
 
 
@@ -180,5 +182,8 @@ def set_random_state(state: dict[str, Tensor]) -> None:
     """Goes on with the random numbers where `random_state` was called."""
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_available():
-        for index in range(min(torch.cuda.device_count(), len(state) - 1)):
-            torch.cuda.set_rng_state(state[f"cuda{index}"], index)
+        for index in range(torch.cuda.device_count()):
+            if f"cuda{index}" in state:
+                torch.cuda.set_rng_state(state[f"cuda{index}"], index)
+    if "mps" in state and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(state["mps"])

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from bsnn.errors import UserError
 from bsnn.nn.norm import synchronize_statistics
 from bsnn.train.averaging import average_gradients
+from bsnn.train.trial import check_device
 
 
 class LostProcess(UserError):
@@ -61,8 +62,8 @@ def device_named(name: str, local_rank: int = 0) -> torch.device:
     """The device of a process.
 
     Args:
-        name: `cpu`, `cuda` (under torchrun each process has its own), `cuda:N`, or `auto`: CUDA if there is any, else
-            the CPU.
+        name: `cpu`, `cuda` (under torchrun each process has its own), `cuda:N`, `mps` (Apple's GPU), or `auto`: CUDA
+            if there is any, else the CPU.
         local_rank: The number of the process on its machine.
 
     Example:
@@ -71,9 +72,9 @@ def device_named(name: str, local_rank: int = 0) -> torch.device:
     """
     kind, _, number = name.partition(":")
     if name == "mps":
-        raise UserError("device: received mps, which has no double precision; expected cpu, cuda or auto.")
+        return _apple()
     if kind not in ("auto", "cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
-        raise UserError(f"device: received {name!r}; expected cpu, cuda, cuda:N or auto.")
+        raise UserError(f"device: received {name!r}; expected cpu, cuda, cuda:N, mps or auto.")
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if number and "LOCAL_RANK" in os.environ:
@@ -85,6 +86,17 @@ def device_named(name: str, local_rank: int = 0) -> torch.device:
             "one for each process. Use --device cpu, or start fewer processes."
         )
     return torch.device("cuda", index)
+
+
+def _apple() -> torch.device:
+    """Apple's GPU, if it is there and computes what the CPU computes."""
+    if not torch.backends.mps.is_available():
+        raise UserError("device: received mps, and torch finds no GPU of Apple's here; expected cpu, cuda or auto.")
+    if "LOCAL_RANK" in os.environ:
+        raise UserError("device: received mps under torchrun, which cannot connect Apple's GPUs; expected cpu or cuda.")
+    device = torch.device("mps")
+    check_device(device)
+    return device
 
 
 @contextmanager
@@ -143,9 +155,10 @@ def first_on_machine(world: World) -> Iterator[None]:
 
 def summed(values: Iterable[float], world: World) -> list[float]:
     """Sums numbers over all processes."""
+    if world.size == 1:
+        return [float(value) for value in values]
     tensor = torch.tensor(list(values), dtype=torch.float64, device=world.device)
-    if world.size > 1:
-        distributed.all_reduce(tensor)
+    distributed.all_reduce(tensor)
     return tensor.tolist()
 
 

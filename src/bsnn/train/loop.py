@@ -55,7 +55,7 @@ def train(
         resume: Go on from the last checkpoint in `out`, if there is one.
         workers: Processes that read files.
         checkpoint_minutes: Also write a checkpoint within an epoch after so many minutes.
-        device: What computes: `cpu`, `cuda`, `cuda:N`, or `auto`, which is CUDA if it is there.
+        device: What computes: `cpu`, `cuda`, `cuda:N`, `mps`, or `auto`, which is CUDA if it is there, else the CPU.
         model: Your own network instead of `config.model`: a module, or a function that builds one from those of
             `num_classes`, `in_channels`, `neuron`, `config` and the fields of the config that it names.
         optimizer: Your own flip rule instead of `config.optimizer`: a subclass of `FlipOptimizer`; or a function from

@@ -81,4 +81,6 @@ def peak_bytes_of_process(device: torch.device) -> int:
     """The most memory that this process has held so far: on its GPU, or else on the machine."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()  # which PyTorch keeps, so that it does not shrink
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

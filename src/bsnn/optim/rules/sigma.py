@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bsnn.kernels.pieces import mean_square
+from bsnn.kernels.pieces import mean_square, widest
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim.base import FlipRule
+from bsnn.optim.momentum import moved
 from bsnn.optim.rules.bso import BSO
 from bsnn.optim.rules.tbso import tbso_rule
 
@@ -58,7 +59,7 @@ class SigmaBSO(BSO):
 
     def initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
         """See `FlipOptimizer.initial_state`."""
-        noise = torch.zeros((), dtype=torch.float64, device=parameter.device)
+        noise = torch.zeros((), dtype=widest(parameter.device), device=parameter.device)
         return {**super().initial_state(parameter), "noise": noise}
 
     def set_momentum(self, parameter: BinaryParameter, momentum: Tensor) -> None:
@@ -70,7 +71,7 @@ class SigmaBSO(BSO):
         """See `FlipOptimizer.observe`."""
         state, rate = self.state[parameter], group["one_minus_beta1"]
         kept = 1.0 if parameter in self._accumulated else (1 - rate) ** 2
-        noise = state["noise"].to(parameter.device)
+        noise = moved(state["noise"], parameter)
         state["noise"] = self.accepted(kept * noise + rate**2 * mean_square, noise)
 
     def rule(self, group: dict[str, Any], parameter: BinaryParameter, t: int | None) -> FlipRule:

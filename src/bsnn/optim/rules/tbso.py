@@ -14,11 +14,12 @@ from torch import Tensor
 
 from bsnn.errors import UserError
 from bsnn.kernels.operations import FlipThreshold
-from bsnn.kernels.pieces import is_whole
+from bsnn.kernels.pieces import is_whole, widest
 from bsnn.kernels.torch_internals import lerp_together
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim._gradients import Given
 from bsnn.optim.base import FlipOptimizer, FlipRule, ThresholdRule
+from bsnn.optim.momentum import moved
 from bsnn.optim.settings import check_betas
 
 
@@ -120,14 +121,14 @@ class TBSO(FlipOptimizer):
 
     def initial_state(self, parameter: BinaryParameter) -> dict[str, Tensor]:
         """See `FlipOptimizer.initial_state`."""
-        moments = torch.zeros(self.time_steps, dtype=torch.float64, device=parameter.device)
+        moments = torch.zeros(self.time_steps, dtype=widest(parameter.device), device=parameter.device)
         state = {**super().initial_state(parameter), "second_moment": moments}
         return {**state, "filled": torch.zeros_like(moments)} if self._bias_correction else state
 
     def _moments(self, parameter: BinaryParameter) -> dict[str, Tensor]:
         state = self.state[parameter]
         names = [name for name in ("second_moment", "filled") if name in state]
-        state.update((name, state[name].to(parameter.device)) for name in names)
+        state.update((name, moved(state[name], parameter)) for name in names)
         return {name: state[name] for name in names}
 
     def second_moment(self, parameter: BinaryParameter) -> Tensor:
