@@ -249,6 +249,7 @@ def gpu_roofline(found: Any) -> list[str]:
     assert f"row becomes {' and '.join(f'{1e3 * seconds:.1f} ms' for seconds in slow)}" in shown
     for kind in ("fp16_currents", "int16_currents", "fp16_traces"):
         assert f": {found['narrower'][f'saved_by_{kind}'] / 1e9:.2f} GB." in shown
+    assert f"would keep {found['narrower']['memory_saved_by_int16_currents'] / 1e6:.0f} MB less" in shown
     fast, single = times["SpikingJelly's OTTT, TF32"], times["SpikingJelly's OTTT, single precision"]
     assert f"{times['bsnn, Triton'][0] / fast[0]:.1f} times slower" in shown
     ratios = [
