@@ -256,6 +256,7 @@ def gpu_roofline(found: Any) -> list[str]:
         [f"{ours / theirs:.2f}" for ours, theirs in zip(times[way], peer, strict=True)]
         for way, peer in (("bsnn, Triton, --precision tf32", fast), ("bsnn, Triton", single))
     ]
+    assert f"take {min(ratios[0] + ratios[1])} to {max(ratios[0] + ratios[1])} times as long" in shown
     return [f"in TF32 {' and '.join(ratios[0])} times", f"in single precision {' and '.join(ratios[1])} times"]
 
 
