@@ -6,6 +6,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile
+
+# Triton, for Linux only, lies in a folder of its own: only the tests of its kernels can import it, so nothing else depends on it.
+TRITON := $(abspath $(VENV))/triton
+TRITON_READY := $(if $(filter Linux,$(shell uname -s)),$(TRITON)/.ready-3.9.0)
+TRITON_TESTS := PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(PYTEST) tests/gpu tests/kernels/test_launches.py
 
 # Where `make reproduce` finds CIFAR-10 and Speech Commands; empty: what was downloaded before, or a download.
 CIFAR10 ?=
@@ -17,18 +23,17 @@ TARGETS := table1 figure4 figure3 gradients regret table3 table4 ablation table5
 demo: $(READY)
 	$(BIN)/bsnn demo
 
-test: $(READY)
+test: $(READY) $(TRITON_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
-	TRITON_INTERPRET=1 $(BIN)/pytest tests/gpu tests/kernels/test_launches.py
+	$(PYTEST)
+	$(TRITON_TESTS)
 
-# The same with Triton, which `make test` uses if it is there: it takes a gigabyte.
-triton: $(READY)
-	$(INSTALL) triton==3.9.0
-	TRITON_INTERPRET=1 $(BIN)/pytest tests/gpu tests/kernels/test_launches.py
+# The last part of `make test`: the GPU's kernels in Triton's interpreter, and their machine code. Takes a minute.
+triton: $(READY) $(TRITON_READY)
+	$(TRITON_TESTS)
 
 # The engine for browsers, which ships compiled; to be made again when the C of inference has changed. The compiler takes 440 MB.
 wasm: $(READY)
@@ -63,6 +68,12 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard $(addsuffix /*.[ch]
 	$(INSTALL) torch==2.13.0
 	$(INSTALL) --editable ".[dev]"
 	@touch $(READY)
+
+# A download of 200 MB, which takes a gigabyte when it is unpacked.
+$(TRITON)/.ready-%: | $(READY)
+	rm -rf $(TRITON)
+	$(INSTALL) --target $(TRITON) --no-deps triton==$*
+	@touch $@
 
 $(DOCS_READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

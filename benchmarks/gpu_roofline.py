@@ -200,6 +200,7 @@ def narrower(batch: int) -> dict[str, Any]:
         "saved_by_fp16_currents": 10 * half,
         # The convolution writes single precision. If moments writes two bytes, three kernels read two bytes less.
         "saved_by_int16_currents": 4 * integers,
+        "memory_saved_by_int16_currents": 2 * integers,  # they are kept for the backward pass
         # fire reads and writes it; where there is no pooling, the weight gradient needs it in single precision as well.
         "saved_by_fp16_traces": 4 * pooled,
     }  # fmt: skip

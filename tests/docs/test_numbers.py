@@ -249,12 +249,14 @@ def gpu_roofline(found: Any) -> list[str]:
     assert f"row becomes {' and '.join(f'{1e3 * seconds:.1f} ms' for seconds in slow)}" in shown
     for kind in ("fp16_currents", "int16_currents", "fp16_traces"):
         assert f": {found['narrower'][f'saved_by_{kind}'] / 1e9:.2f} GB." in shown
+    assert f"would keep {found['narrower']['memory_saved_by_int16_currents'] / 1e6:.0f} MB less" in shown
     fast, single = times["SpikingJelly's OTTT, TF32"], times["SpikingJelly's OTTT, single precision"]
     assert f"{times['bsnn, Triton'][0] / fast[0]:.1f} times slower" in shown
     ratios = [
         [f"{ours / theirs:.2f}" for ours, theirs in zip(times[way], peer, strict=True)]
         for way, peer in (("bsnn, Triton, --precision tf32", fast), ("bsnn, Triton", single))
     ]
+    assert f"take {min(ratios[0] + ratios[1])} to {max(ratios[0] + ratios[1])} times as long" in shown
     return [f"in TF32 {' and '.join(ratios[0])} times", f"in single precision {' and '.join(ratios[1])} times"]
 
 
