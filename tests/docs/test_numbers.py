@@ -157,6 +157,27 @@ def device(found: Any) -> list[str]:
     return [f"{ram[0]}, {ram[1]} and {ram[2]} bytes", f"flash {flash[0]}, {flash[1]} and {flash[2]}"]
 
 
+def budgets(found: Any) -> list[str]:
+    words = {
+        "none": "without a budget",
+        "16k": "in 16 KB of RAM",
+        "64k": "in 64 KB",
+        "256k": "in 256 KB",
+        "128k-stream": "as a stream in 128 KB",
+    }
+    return [f"{row['mean_test_accuracy']:.3f} {words[name]}" for name, row in found["budgets"].items()]
+
+
+def int8(found: Any) -> list[str]:
+    ours, rows = result("budgets")["budgets"]["16k"], found["networks"]
+    layers, ram, both, separable = (f"{row['mean_int8_test_accuracy']:.3f}" for row in rows.values())
+    return [
+        f"ours {ours['mean_test_accuracy']:.3f}",
+        f"int8 {ram} in as much RAM, {both} and {separable} in as much RAM and flash",
+        f"{layers} with the same layers",
+    ]
+
+
 def sound(found: Any) -> list[str]:
     assert set(found["c_differs_from_numpy"].values()) == {0}
     real, whole, stream = (100 * share for share in found["accuracy"].values())
@@ -265,8 +286,8 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     f"reproduce/{claim.__name__}" if claim in IN_REPRODUCE else claim.__name__: claim
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
-        mutations, faults, migration, small_recipes, sizes, device, sound, room, cifar10_methods, training,
-        memory, scaling, gpu_roofline,
+        mutations, faults, migration, small_recipes, sizes, device, sound, room, budgets, int8, cifar10_methods,
+        training, memory, scaling, gpu_roofline,
         *IN_REPRODUCE,
     )
 }  # fmt: skip
@@ -289,6 +310,30 @@ def test_the_table_of_devices_is_what_was_measured() -> None:
     for row in result("device")["networks"].values():
         numbers = [f"{row[key]:,}" for key in ("ram_bytes", "input_bytes", "stream_ram_bytes", "flash_bytes")]
         assert f"| {' | '.join(numbers)} | {row['instructions']['-Os'] / 1e6:.1f} million |" in shown
+
+
+def each(values: list[float]) -> str:
+    single = ", ".join(f"{value:.3f}" for value in values)
+    return single if len(values) == 1 else f"{statistics.mean(values):.3f} ({single})"
+
+
+def test_the_tables_of_budgets_and_of_int8_are_what_was_measured() -> None:
+    shown, budgets = text("docs/deploy.md"), result("budgets")["budgets"]
+    for row in budgets.values():
+        right = [each([run[f"{split}_accuracy"] for run in row["runs"]]) for split in ("test", "validation")]
+        taken = f"{row['ram_bytes']:,} | {row['flash_bytes']:,} | {row['instructions']['-Os'] / 1e6:.1f} million"
+        assert f"| `{row['plan']}` | {' | '.join(right)} | {taken} |" in shown
+    ours = budgets["16k"]
+    ram = ours["ram_bytes"] - ours["front_end_ram_bytes"]
+    operations = (
+        f"{ours['additions'] / 1e6:.1f} million additions, {ours['multiplications'] / 1e6:.1f} million products"
+    )
+    right = " | ".join(each([run[f"{split}_accuracy"] for run in ours["runs"]]) for split in ("test", "validation"))
+    assert f"| {right} | {ram:,} | {ours['constant_bytes']:,} | {operations} |" in shown
+    for row in result("int8")["networks"].values():
+        right = " | ".join(each(row[f"int8_{split}_accuracy"]) for split in ("test", "validation"))
+        operations = f"{row['multiplications'] / 1e6:.1f} million products and additions"
+        assert f"| `{row['plan']}` | {right} | {row['ram_bytes']:,} | {row['flash_bytes']:,} | {operations} |" in shown
 
 
 def test_the_energy_of_the_digits_is_what_inspect_says() -> None:
