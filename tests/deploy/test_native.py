@@ -1,7 +1,6 @@
 """The C kernel computes what the NumPy path computes, to the bit, on every op, size and level of instructions."""
 
 import ctypes
-import functools
 import os
 import shutil
 import subprocess
@@ -214,7 +213,7 @@ def check_all(library: Path, target: Target) -> int:
     networks = [artifact for artifact in NETWORKS.values() if listed(artifact, target)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "libraries", lambda: {"baseline": kernel})
-        patch.setattr(native, "lay_out", functools.partial(layout.lay_out, target=target))
+        patch.setattr(native, "TARGETS", {"baseline": target})
         for artifact in networks:
             for frames in (inputs(artifact, 1, 1), inputs(artifact, 3, 1)):
                 expected = results(Plain(artifact), frames, 3)
@@ -244,9 +243,9 @@ def test_plain_c_for_small_devices(tmp_path, target, networks):
 @pytest.mark.parametrize(
     ("flags", "target"),
     [
-        pytest.param(("-march=native",), Target(), id="native"),
-        pytest.param(("-march=x86-64-v3",), Target(), marks=LIBRARIES[1].marks, id="avx2"),
-        pytest.param(("-DBSNN_PORTABLE",), Target(), id="portable"),
+        pytest.param(("-march=native",), Target(vector=64), id="native"),
+        pytest.param(("-march=x86-64-v3",), Target(vector=32), marks=LIBRARIES[1].marks, id="avx2"),
+        pytest.param(("-DBSNN_PORTABLE",), Target(vector=16), id="portable"),
         pytest.param((), Target(32, small=True), id="small"),
     ],
 )

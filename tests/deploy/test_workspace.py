@@ -40,11 +40,11 @@ def test_bytes_of_a_time_step_by_hand(digits: Artifact, still: bool, word_bits: 
 @pytest.mark.parametrize(
     ("still", "time_steps", "chunk", "values", "scratch"),
     [
-        (True, 1, 1, 18_496, 16_384),
-        (True, 4, 4, 18_688, 40_576),
-        (True, 99, 16, 23_552, 137_344),
-        (False, 1, 1, 18_496, 16_384),
-        (False, 4, 4, 73_984, 40_576),
+        (True, 1, 1, 18_496, 20_032),
+        (True, 4, 4, 18_688, 53_504),
+        (True, 99, 16, 23_552, 187_392),
+        (False, 1, 1, 18_496, 20_032),
+        (False, 4, 4, 73_984, 53_504),
     ],
 )
 def test_the_workspace_does_not_grow_unnoticed(
@@ -69,5 +69,5 @@ def test_the_room_for_a_window_is_as_high_as_it_is(kernel: tuple[int, int], rows
     )
     made = lay_out(Artifact("own", ("a",), 2, 16, spec, layers, 1.0), False, 2)
     op = made.ops[made.layers.index(2)]
-    assert op.row_capacity == rows * 4 * 2 + 2 + 32
-    assert op.list_capacity == 4 * 2 + 2 + 32
+    assert op.row_capacity == -(-(rows * 4 * 2 + 2 + 64) // 16) * 16
+    assert op.list_capacity == 4 * 2 + 2 + 64

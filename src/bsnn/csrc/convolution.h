@@ -1,8 +1,9 @@
 /* A convolution of spikes, or of counts of them, with one-bit weights, by counting (count.h).
 
    Windows are worked on row by row. For a row of windows, `list_row` is called once for each row of the input that it
-   reaches and that is not listed yet (`rows_to_list`), then `gather_columns`, then `count_pixel` for each window. Lists of
-   several time steps are kept side by side, so that all steps of a row can be computed before the next row. */
+   reaches and that is not listed yet (`rows_to_list`), then `gather_columns`, then `count_windows` for each window, or for
+   some side by side. Lists of several time steps are kept side by side, so that all steps of a row can be computed before
+   the next row. */
 
 #ifndef BSNN_CONVOLUTION_H
 #define BSNN_CONVOLUTION_H
@@ -10,24 +11,39 @@
 #include "count.h"
 
 /* The input is [height][width][planes][words], where plane k holds bit k of every channel's count, and bits beyond the
-   channels are 0. The scratch belongs to one thread. */
+   channels are 0. The scratch belongs to one thread.
+
+   If there are few output channels, one row of weights can serve several windows side by side: it has the bits that its spike
+   meets in the first window, then those that it meets in the second, and zeros where it lies outside. */
 typedef struct {
     int32_t channels, height, width, planes, words; /* that enter */
-    int32_t outs;                                   /* channels that leave */
+    int32_t outs;                                   /* channels that leave, in the room that they take in a row of weights */
     int32_t kernel[2], stride[2], padding[2], dilation[2], groups;
+    int32_t windows;       /* that a row of weights serves; several only without groups, and if dilation[1] is 1 */
     uint32_t row;          /* bytes from one row of weights to the next */
-    const uint8_t *weight; /* [taps][channels] rows of outs / groups bits, then a row of zeros */
-    size_t list_capacity;  /* elements of `lists` for one row of the input */
-    bsnn_offset *lists, *rows, *rest;
+    const uint8_t *weight; /* [kernel[0]][taps_across][channels] rows of windows · outs / groups bits, then a row of zeros */
+    size_t list_capacity;  /* elements of one of the lists */
+    size_t row_capacity;   /* elements of `rows` for one plane and group */
+    bsnn_offset *lists, *rows;
+    bsnn_offset *window; /* room for the rows of one group of a window; used if dilation[1] is not 1 */
     uint32_t *list_ends, *row_ends;
 } bsnn_convolution;
 
-/* Where the lists of one row of the input at one time step are kept. */
+#define BSNN_MAX_WINDOWS 16
+#define BSNN_AHEAD 16 /* elements before a list that vectors may read */
+
+/* The channels that fire in one row of the input, at one time step, in one plane and group. */
 typedef struct {
-    bsnn_offset *rows; /* of weights of the first tap, one for each channel that fires: by pixel, plane and group */
-    uint32_t *ends;    /* of every such list, after a zero */
-    uint32_t *longest; /* list of each plane */
-} bsnn_row_lists;
+    bsnn_offset *rows; /* of weights, as if every column of the input were a tap of its own, pixel by pixel */
+    uint32_t *ends;    /* of every pixel's rows, after a zero */
+    uint32_t *longest; /* number of rows of a pixel */
+} bsnn_list;
+
+/* How many taps a row of weights has room for, one beside the other. */
+static inline int32_t taps_across(const bsnn_convolution *k)
+{
+    return k->kernel[1] + (k->windows - 1) * k->stride[1];
+}
 
 /* How many rows of the input a row of windows covers, holes of the dilation included. */
 static inline int32_t reach_of(const bsnn_convolution *k)
@@ -35,17 +51,21 @@ static inline int32_t reach_of(const bsnn_convolution *k)
     return k->dilation[0] * (k->kernel[0] - 1) + 1;
 }
 
-static inline bsnn_row_lists row_lists(const bsnn_convolution *k, int32_t step, int32_t y)
+/* Rows of the input whose lists are kept: row y in place y % kept. */
+static inline int32_t rows_kept(const bsnn_convolution *k)
 {
-    const int32_t reach = reach_of(k);
-    const size_t rows = (size_t)(reach < k->height ? reach : k->height);
-    const size_t number = (size_t)k->width * (size_t)(k->planes * k->groups) + 1 + (size_t)k->planes;
-    const size_t row = (size_t)step * rows + (size_t)(y % reach);
-    bsnn_row_lists lists;
-    lists.rows = k->lists + row * k->list_capacity;
-    lists.longest = k->list_ends + row * number;
-    lists.ends = lists.longest + k->planes;
-    return lists;
+    return reach_of(k) < k->height ? reach_of(k) : k->height;
+}
+
+static inline bsnn_list list_of(const bsnn_convolution *k, int32_t step, int32_t place, int32_t plane, int32_t group)
+{
+    const size_t row = (size_t)step * (size_t)rows_kept(k) + (size_t)place;
+    const size_t number = (row * (size_t)k->planes + (size_t)plane) * (size_t)k->groups + (size_t)group;
+    bsnn_list list;
+    list.rows = k->lists + number * k->list_capacity + BSNN_AHEAD;
+    list.longest = k->list_ends + number * ((size_t)k->width + 2);
+    list.ends = list.longest + 1;
+    return list;
 }
 
 /* The first row of windows in the input, which may lie above it. */
@@ -65,83 +85,168 @@ static inline void rows_to_list(const bsnn_convolution *k, int32_t y, int32_t li
 /* Lists the channels that fire in row y of the input, whose first pixel is at `words`. */
 static void list_row(const bsnn_convolution *k, int32_t step, int32_t y, const bsnn_word *words)
 {
-    const bsnn_row_lists lists = row_lists(k, step, y);
     const int32_t part = k->channels / k->groups;
-    bsnn_offset *out = lists.rows;
-    uint32_t *end = lists.ends;
     int32_t x, p, g, w;
-    *end = 0;
     for (p = 0; p < k->planes; p++)
-        lists.longest[p] = 0;
-    for (x = 0; x < k->width; x++)
-        for (p = 0; p < k->planes; p++, words += k->words)
-            for (g = 0; g < k->groups; g++) {
-                const int32_t first = g * part, last = first + part;
+        for (g = 0; g < k->groups; g++) {
+            const bsnn_list list = list_of(k, step, y % rows_kept(k), p, g);
+            const int32_t first = g * part, last = first + part;
+            const bsnn_word *pixel = words + p * k->words;
+            bsnn_offset *out = list.rows;
+            uint32_t longest = 0;
+            list.ends[0] = 0;
+            for (x = 0; x < k->width; x++, pixel += k->planes * k->words) {
                 uint32_t length;
                 for (w = first / BSNN_WORD_BITS; w * BSNN_WORD_BITS < last; w++)
-                    out = list_bits(bits_between(words[w], first - w * BSNN_WORD_BITS, last - w * BSNN_WORD_BITS),
-                                    (uint32_t)(w * BSNN_WORD_BITS), k->row, out);
-                end[1] = (uint32_t)(out - lists.rows);
-                length = end[1] - end[0];
-                lists.longest[p] = length > lists.longest[p] ? length : lists.longest[p];
-                end++;
+                    if (pixel[w]) /* the highest plane of counts has few */
+                        out = list_bits(bits_between(pixel[w], first - w * BSNN_WORD_BITS, last - w * BSNN_WORD_BITS),
+                                        (uint32_t)(x * k->channels + w * BSNN_WORD_BITS), k->row, out);
+                list.ends[x + 1] = (uint32_t)(out - list.rows);
+                length = list.ends[x + 1] - list.ends[x];
+                longest = length > longest ? length : longest;
             }
+            *list.longest = longest;
+        }
+}
+
+/* rows[at + n] = from[n] + offset for `number` rows, where `rows` begins with a whole vector. Vectors write `most` of them and
+   up to 31 more: what lies beyond the end will be overwritten. They read as much beyond, and up to 15 before. */
+static inline void append_rows(const bsnn_offset *restrict from, uint32_t number, uint32_t most, uint32_t offset,
+                               bsnn_offset *restrict rows, size_t at)
+{
+    uint32_t n;
+    /* All writes are aligned, which is several times as fast: the first one holds the end of the last list too. */
+#if defined(BSNN_VECTORS) && defined(__AVX512F__)
+    const __m512i more = _mm512_set1_epi32((int)offset);
+    const size_t before = at % 16;
+    bsnn_offset *const to = rows + at - before;
+    from -= before;
+    _mm512_store_si512(to, _mm512_mask_add_epi32(_mm512_load_si512(to), (__mmask16)(0xffffu << before),
+                                                 _mm512_loadu_si512(from), more));
+    for (n = 16; n < most + 16; n += 16)
+        _mm512_store_si512(to + n, _mm512_add_epi32(_mm512_loadu_si512(from + n), more));
+    (void)number;
+#elif defined(BSNN_VECTORS) && defined(__AVX2__)
+    const __m256i more = _mm256_set1_epi32((int)offset), places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const size_t before = at % 8;
+    const __m256i old = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)before), places);
+    bsnn_offset *const to = rows + at - before;
+    from -= before;
+    _mm256_store_si256((__m256i *)(void *)to,
+                       _mm256_blendv_epi8(_mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(const void *)from), more),
+                                          _mm256_load_si256((const __m256i *)(void *)to), old));
+    for (n = 8; n < most + 8; n += 8)
+        _mm256_store_si256((__m256i *)(void *)(to + n),
+                           _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from + n)), more));
+    (void)number;
+#else
+    for (n = 0; n < number; n++)
+        rows[at + n] = (bsnn_offset)(from[n] + offset);
+    (void)most;
+#endif
+}
+
+static inline bsnn_offset *rows_of(const bsnn_convolution *k, int32_t plane, int32_t group)
+{
+    return k->rows + (size_t)(plane * k->groups + group) * k->row_capacity;
+}
+
+static inline uint32_t *row_ends_of(const bsnn_convolution *k, int32_t plane, int32_t group)
+{
+    return k->row_ends + (plane * k->groups + group) * (k->width + 1);
 }
 
 /* Collects the rows of weights that the spikes of one column of a window name, from all the rows of the window: for every
-   column of the input, plane by plane, group by group. Columns are shared by the windows that lie side by side. */
+   column of the input. Windows that lie side by side share their columns, and the rows of a window lie in one piece. */
 static void gather_columns(const bsnn_convolution *k, int32_t step, int32_t y)
 {
-    const int32_t top = top_of(k, y);
-    const uint32_t line = (uint32_t)(k->kernel[1] * k->channels) * k->row;
-    uint32_t *end = k->row_ends;
-    bsnn_offset *to = k->rows;
+    const int32_t top = top_of(k, y), kept = rows_kept(k), begin = top > 0 ? 0 : (-top + k->dilation[0] - 1) / k->dilation[0];
+    const int32_t first = top + begin * k->dilation[0];
+    const uint32_t line = (uint32_t)(taps_across(k) * k->channels) * k->row;
     int32_t x, i, p, g;
-    *end = 0;
-    for (x = 0; x < k->width; x++)
-        for (p = 0; p < k->planes; p++)
-            for (g = 0; g < k->groups; g++) {
-                for (i = 0; i < k->kernel[0]; i++) {
-                    const int32_t from_y = top + i * k->dilation[0];
-                    if (from_y >= 0 && from_y < k->height) {
-                        const bsnn_row_lists lists = row_lists(k, step, from_y);
-                        const uint32_t *const from = lists.ends + (x * k->planes + p) * k->groups + g;
-                        /* As many as the longest list has: a number that the processor can foresee. */
-                        append_rows(lists.rows + from[0], from[1] - from[0], lists.longest[p], (uint32_t)i * line, to);
-                        to += from[1] - from[0];
-                    }
+    for (p = 0; p < k->planes; p++)
+        for (g = 0; g < k->groups; g++) {
+            bsnn_offset *const rows = rows_of(k, p, g);
+            uint32_t *const ends = row_ends_of(k, p, g), end = 0;
+            ends[0] = 0;
+            for (x = 0; x < k->width; x++) {
+                int32_t from_y = first, place = first % kept;
+                for (i = begin; i < k->kernel[0] && from_y < k->height; i++, from_y += k->dilation[0]) {
+                    const bsnn_list list = list_of(k, step, place, p, g);
+                    const uint32_t number = list.ends[x + 1] - list.ends[x];
+                    /* As many as the longest list has: a number that the processor can foresee. */
+                    if (*list.longest)
+                        append_rows(list.rows + list.ends[x], number, *list.longest, (uint32_t)i * line, rows, end);
+                    end += number;
+                    for (place += k->dilation[0]; place >= kept;)
+                        place -= kept;
                 }
-                *++end = (uint32_t)(to - k->rows);
+                ends[x + 1] = end;
             }
+        }
 }
 
-/* sums[o] = Σ weight · input over window x of the row that was gathered; writes up to 31 beyond. */
-static void count_pixel(const bsnn_convolution *k, int32_t x, int32_t *sums)
+static inline int32_t within(int32_t x, int32_t end)
 {
-    const int32_t part = k->outs / k->groups, across = k->dilation[1], left = x * k->stride[1] - k->padding[1];
-    int32_t end = k->kernel[1], g, p, column;
+    x = x > 0 ? x : 0;
+    return x < end ? x : end;
+}
+
+/* Copies the rows of a window whose columns do not lie side by side into one piece; returns its end. */
+static uint32_t collect_columns(const bsnn_convolution *k, int32_t plane, int32_t group, int32_t left, uint32_t end)
+{
+    const bsnn_offset *const rows = rows_of(k, plane, group);
+    const uint32_t *const ends = row_ends_of(k, plane, group), tap = (uint32_t)k->channels * k->row;
+    int32_t j;
+    uint32_t n;
+    for (j = 0; j < k->kernel[1]; j++) {
+        const int32_t x = left + j * k->dilation[1];
+        if (x >= 0 && x < k->width)
+            for (n = ends[x]; n < ends[x + 1]; n++)
+                k->window[end++] = (bsnn_offset)(rows[n] + (uint32_t)(j - x) * tap);
+    }
+    return end;
+}
+
+/* sums[o] = Σ weight · input over window x of the row that was gathered, or over the windows from x on that a row of weights
+   serves, one after another; writes up to 31 beyond. */
+static void count_windows(const bsnn_convolution *k, int32_t x, int32_t *sums)
+{
+    const int32_t part = k->outs / k->groups, across = taps_across(k);
+    const int32_t left = x * k->stride[1] - k->padding[1], shift = k->dilation[1] == 1 ? left : 0;
+    const intptr_t tap = (intptr_t)k->channels * (intptr_t)k->row;
+    /* Column `left` of the input meets the first tap. */
+    const uint8_t *const weight = (const uint8_t *)((uintptr_t)k->weight - (uintptr_t)(shift * tap));
+    uint32_t begins[BSNN_MAX_PLANES], ends[BSNN_MAX_PLANES];
+    int32_t arrived[BSNN_MAX_WINDOWS], p, g, n;
     bsnn_events events;
-    events.rows = k->rows;
-    events.rest = k->rest;
+    events.begins = begins;
+    events.ends = ends;
     events.planes = k->planes;
-    events.plane_step = k->groups;
-    events.column_step = across * k->planes * k->groups;
-    events.tap_size = (uint32_t)k->channels * k->row;
-    events.no_row = (uint32_t)(k->kernel[0] * k->kernel[1]) * events.tap_size; /* zeros */
-    for (events.first = 0; events.first < end && left + events.first * across < 0;)
-        events.first++;
-    while (events.first < end && left + (end - 1) * across >= k->width)
-        end--;
-    events.columns = end - events.first;
+    events.no_row = (bsnn_offset)((k->kernel[0] * across + shift) * tap);
     for (g = 0; g < k->groups; g++) {
-        int32_t arrived = 0;
-        events.ends = k->row_ends + (left + events.first * across) * k->planes * k->groups + g;
-        for (column = 0; column < events.columns; column++)
-            for (p = 0; p < k->planes; p++) {
-                const uint32_t *const one = events.ends + column * events.column_step + p * k->groups;
-                arrived += (int32_t)((one[1] - one[0]) << p);
+        uint32_t end = 0;
+        for (n = 0; n < k->windows; n++)
+            arrived[n] = 0;
+        for (p = 0; p < k->planes; p++) {
+            const uint32_t *const columns = row_ends_of(k, p, g);
+            if (k->dilation[1] == 1) {
+                const uint32_t start = (uint32_t)(rows_of(k, p, g) - k->rows);
+                begins[p] = start + columns[within(left, k->width)];
+                ends[p] = start + columns[within(left + across, k->width)];
+                for (n = 0; n < k->windows; n++) {
+                    const int32_t first = left + n * k->stride[1];
+                    const uint32_t last = columns[within(first + k->kernel[1], k->width)];
+                    arrived[n] += (int32_t)((last - columns[within(first, k->width)]) << p);
+                }
+            } else {
+                begins[p] = end;
+                ends[p] = end = collect_columns(k, p, g, left, end);
+                arrived[0] += (int32_t)((end - begins[p]) << p);
             }
-        count_channels(k->weight, k->row, &events, part, arrived, sums + g * part);
+        }
+        events.rows = k->dilation[1] == 1 ? k->rows : k->window;
+        count_channels(weight, k->row, &events, k->windows, part, arrived, sums + g * part);
     }
 }
 

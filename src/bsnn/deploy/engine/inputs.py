@@ -40,7 +40,7 @@ def to_integers(spec: InputSpec, inputs: np.ndarray, *, normalized: bool) -> np.
     else:
         x = _from_raw(spec, x)
     x = x.reshape((1,) * (5 - x.ndim) + x.shape)
-    return np.ascontiguousarray(np.moveaxis(x, 2, -1))
+    return np.ascontiguousarray(x.transpose(0, 1, 3, 4, 2))
 
 
 def _with_axes(spec: InputSpec, x: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from bsnn.deploy.engine import tables
 from bsnn.deploy.engine.schedule import Graph, Node, Schedule, schedule
 from bsnn.deploy.engine.scratch import DESKTOP, Target, expanded, lay_scratch, lists_of_a_step
 from bsnn.deploy.engine.tables import KINDS, OpTable, TaskTable, ValueTable
-from bsnn.deploy.engine.weights import counts
+from bsnn.deploy.engine.weights import counts, windows_of
 from bsnn.deploy.schema import Add, Artifact, AveragePool, Concat, Lif, MaxPool, Pool, Scale, Synapse, Value
 
 MAX_CHUNK = 16
@@ -69,7 +69,7 @@ def lay_out(
     highs = [value.high for value in artifact.values]
     ops, layers, scratch = [], [], []
     for group in plan.groups:
-        made = [(op, node.layer) for node in group for op in _ops(artifact, graph, plan, node)]
+        made = [(op, node.layer) for node in group for op in _ops(artifact, graph, plan, node, target.vector)]
         scratch.append(lay_scratch([op for op, _ in made], values, highs, chunk, target, forgetful))
         ops.append([op for op, _ in made])
         layers += [layer for _, layer in made]
@@ -114,11 +114,11 @@ def _lives(graph: Graph, plan: Schedule) -> list[tuple[int, int]]:
     return lives
 
 
-def _ops(artifact: Artifact, graph: Graph, plan: Schedule, node: Node) -> list[OpTable]:
+def _ops(artifact: Artifact, graph: Graph, plan: Schedule, node: Node, vector: int) -> list[OpTable]:
     """The ops of a node: one for each input of a `Concat`, else one, with the neurons that are fused with it."""
     ops, channel, layer = [], 0, artifact.layers[node.layer]
     for index in layer.inputs if isinstance(layer, Concat) else layer.inputs[:1]:
-        op = OpTable(still=graph.unchanging[node.made], input=index, output=node.made, groups=1, neurons=-1)
+        op = OpTable(still=graph.unchanging[node.made], input=index, output=node.made, groups=1, windows=1, neurons=-1)
         lif = artifact.layers[node.made - 1]
         if isinstance(lif, Lif):
             op.op, op.neurons = tables.LIF, artifact.lifs.index(node.made - 1)
@@ -126,7 +126,7 @@ def _ops(artifact: Artifact, graph: Graph, plan: Schedule, node: Node) -> list[O
         if isinstance(layer, Synapse):
             op.op = tables.COUNT if counts(layer, artifact.values[index]) else tables.DENSE
             op.groups, op.input_shift, op.shift = layer.groups, layer.input_shift, layer.shift
-            op.dilation = layer.dilation
+            op.dilation, op.windows = layer.dilation, windows_of(layer, artifact.values[index], vector)
         elif isinstance(layer, Scale):
             op.op, op.shift = tables.SCALE, layer.shift
         elif isinstance(layer, Add):

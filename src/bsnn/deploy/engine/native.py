@@ -13,11 +13,15 @@ import numpy as np
 
 from bsnn.deploy.engine.layout import MAX_CHUNK, Layout, lay_out
 from bsnn.deploy.engine.plain import Arrays
+from bsnn.deploy.engine.scratch import Target
 from bsnn.deploy.engine.tables import CallTable, ModelTable, OpTable, TaskTable, ValueTable
 from bsnn.deploy.engine.weights import all_weights, zeros_aligned
 from bsnn.deploy.schema import Artifact
 from bsnn.errors import UserError
 from bsnn.kernels.libraries import Level, Threads, load_libraries
+
+TARGETS: dict[Level, Target] = {"baseline": Target(vector=16), "avx2": Target(vector=32), "avx512": Target(vector=64)}
+"""What each library is built for; it counts with vectors of so many bytes (`BSNN_WIDEST` of csrc/count.h)."""
 
 
 def libraries() -> dict[Level, ctypes.CDLL]:
@@ -53,7 +57,8 @@ class Native:
         self.library: Level = library or list(found)[-1]
         self._run = found[self.library].bsnn_run
         self._run.argtypes, self._run.restype = [ctypes.c_void_p, ctypes.c_int32], None
-        self._weights = all_weights(artifact)
+        self._target = TARGETS[self.library]
+        self._weights = all_weights(artifact, vector=self._target.vector)
         self._models: dict[tuple[bool, int], tuple[Layout, ModelTable, Any]] = {}
         self._workspace = zeros_aligned(0)
         self._threads = Threads(threads)
@@ -101,7 +106,7 @@ class Native:
     def _model(self, still: bool, time_steps: int) -> tuple[Layout, ModelTable]:
         key = still, min(time_steps, MAX_CHUNK)
         if key not in self._models:
-            layout = lay_out(self.artifact, *key, forgetful=True)
+            layout = lay_out(self.artifact, *key, self._target, forgetful=True)
             for op, layer in zip(layout.ops, layout.layers, strict=True):
                 if layer in self._weights:
                     numbers = self._weights[layer]

@@ -22,6 +22,8 @@ class Target(NamedTuple):
     """`BSNN_OFFSET_BITS`: of lists of rows of weights."""
     offset_shift: int = 0
     """`BSNN_OFFSET_SHIFT`: their units are 2 to the power of this."""
+    vector: int = 0
+    """Bytes of a vector that short rows of weights fill together; see `weights.windows_of`."""
 
     def aligned(self, size: int) -> int:
         """The size with what has to follow it."""
@@ -86,16 +88,17 @@ def _parts(op: OpTable, values: Sequence[ValueTable], high: int, chunk: int, tar
         return {"sums": sums, "lists": target.offset_bits // 8 * _window_capacity(op, taken, high)}
     lists = lists_of_a_step(taken, op.kernel[0], op.dilation[0], op.groups)
     op.list_capacity = lists.capacity
-    # No more rows of a window than the input has lie in it.
-    within = min(op.kernel[0], taken.height)
-    op.row_capacity = within * taken.width * taken.planes * taken.channels + part + _SLACK
+    # No more rows and columns of a window than the input has lie in it.
+    within, across = min(op.kernel[0], taken.height), min(op.kernel[1], taken.width)
+    op.row_capacity = target.aligned(4 * ((within * taken.width + 1) * part + 2 * _SLACK)) // 4
+    several = taken.planes * op.groups
     return {
-        "sums": sums,
-        "lists": 4 * chunk * lists.rows * lists.capacity,
-        "ends": 4 * chunk * lists.rows * lists.ends,
-        "rows": 4 * op.row_capacity,
-        "row_ends": 4 * (lists.ends - taken.planes),
-        "rest": 4 * (op.kernel[1] + 1) * _SLACK,
+        "sums": sums if op.windows == 1 else 4 * op.windows * (-(-outs // 32) * 32 + _SLACK),
+        "lists": 4 * chunk * lists.number * lists.capacity,
+        "ends": 4 * chunk * lists.number * lists.ends,
+        "rows": 4 * several * op.row_capacity,
+        "row_ends": 4 * several * (taken.width + 1),
+        "window": 0 if op.dilation[1] == 1 else 4 * (taken.planes * within * across * part + _SLACK),
     }
 
 
@@ -114,22 +117,22 @@ def _window_capacity(op: OpTable, taken: ValueTable, high: int) -> int:
 class Lists(NamedTuple):
     """The lists of channels that fire, of the rows of the input that one row of windows covers."""
 
-    rows: int
+    number: int
+    """One for each row, plane and group."""
     capacity: int
-    """Channels of one row of the input, and what vectors write beyond."""
+    """Channels of a list, and what vectors read and write beyond."""
     ends: int
 
     @property
     def bytes(self) -> int:
-        """Of all rows."""
-        return 4 * self.rows * (self.capacity + self.ends)
+        """Of all lists."""
+        return 4 * self.number * (self.capacity + self.ends)
 
 
 def lists_of_a_step(taken: ValueTable, kernel: int, dilation: int, groups: int) -> Lists:
     """The lists of one time step of a synapse, on a desktop."""
-    across = taken.width * taken.planes
     return Lists(
-        min(dilation * (kernel - 1) + 1, taken.height),
-        across * taken.channels + taken.channels // groups + _SLACK,
-        across * groups + 1 + taken.planes,
+        min(dilation * (kernel - 1) + 1, taken.height) * taken.planes * groups,
+        (taken.width + 1) * (taken.channels // groups) + 2 * _SLACK,
+        taken.width + 2,
     )

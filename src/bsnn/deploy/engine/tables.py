@@ -28,9 +28,11 @@ class OpTable(ctypes.Structure):
     _fields_ = (
         _fields(_Integer, "op still input other output")
         + _fields(_Pair, "kernel stride padding dilation")
-        + _fields(_Integer, "groups input_shift shift wide largest count_padding neurons leak threshold membrane_step")
+        + _fields(
+            _Integer, "groups windows input_shift shift wide largest count_padding neurons leak threshold membrane_step"
+        )
         + _fields(ctypes.c_uint32, "row")
-        + _fields(_Size, "lists ends rows row_ends rest sums membrane list_capacity row_capacity")
+        + _fields(_Size, "lists ends rows row_ends window sums membrane list_capacity row_capacity")
         + _fields(_Pointer, "weight multiplier offset")
     )
 

@@ -35,10 +35,12 @@ typedef struct {
 
 static bsnn_parts parts_of(const bsnn_synapse *s, const uint8_t *rows, uint8_t *workspace)
 {
-    const size_t channels = (size_t)s->channels, height = (size_t)s->height, across = (size_t)s->width * MAX_PLANES;
-    const size_t part = channels / (size_t)s->groups, ends = across * (size_t)s->groups + 1;
+    const size_t channels = (size_t)s->channels, height = (size_t)s->height, width = (size_t)s->width;
+    const size_t part = channels / (size_t)s->groups;
     const size_t within = (size_t)(s->kernel[0] < s->height ? s->kernel[0] : s->height);
-    size_t reach;
+    const size_t across = (size_t)(s->kernel[1] < s->width ? s->kernel[1] : s->width);
+    const size_t groups = (size_t)(MAX_PLANES * s->groups); /* and planes */
+    size_t lists;
     bsnn_parts parts;
     bsnn_convolution *const k = &parts.convolution;
     memset(&parts, 0, sizeof parts);
@@ -52,17 +54,21 @@ static bsnn_parts parts_of(const bsnn_synapse *s, const uint8_t *rows, uint8_t *
     memcpy(k->padding, s->padding, sizeof k->padding);
     memcpy(k->dilation, s->dilation, sizeof k->dilation);
     k->groups = s->groups;
+    k->windows = 1;
     k->row = (uint32_t)row_bytes(s);
     k->weight = rows;
-    reach = (size_t)reach_of(k) < height ? (size_t)reach_of(k) : height;
-    k->list_capacity = across * channels + part + SLACK;
-    parts.words = take(workspace, &parts.bytes, height * across * (size_t)k->words * sizeof *parts.words);
+    lists = (size_t)reach_of(k) < height ? (size_t)reach_of(k) : height;
+    lists *= groups;
+    k->list_capacity = (width + 1) * part + 2 * SLACK;
+    k->row_capacity = (within * width + 1) * part + 2 * SLACK;
+    k->row_capacity = (k->row_capacity + ALIGNMENT / 4 - 1) / (ALIGNMENT / 4) * (ALIGNMENT / 4); /* whole vectors */
+    parts.words = take(workspace, &parts.bytes, height * width * MAX_PLANES * (size_t)k->words * sizeof *parts.words);
     parts.sums = take(workspace, &parts.bytes, ((size_t)s->outs + SLACK) * sizeof *parts.sums);
-    k->lists = take(workspace, &parts.bytes, reach * k->list_capacity * sizeof *k->lists);
-    k->list_ends = take(workspace, &parts.bytes, reach * (ends + MAX_PLANES) * sizeof *k->list_ends);
-    k->rows = take(workspace, &parts.bytes, (within * across * channels + part + SLACK) * sizeof *k->rows);
-    k->row_ends = take(workspace, &parts.bytes, ends * sizeof *k->row_ends);
-    k->rest = take(workspace, &parts.bytes, (size_t)(s->kernel[1] + 1) * BSNN_BLOCK * sizeof *k->rest);
+    k->lists = take(workspace, &parts.bytes, lists * k->list_capacity * sizeof *k->lists);
+    k->list_ends = take(workspace, &parts.bytes, lists * (width + 2) * sizeof *k->list_ends);
+    k->rows = take(workspace, &parts.bytes, groups * k->row_capacity * sizeof *k->rows);
+    k->row_ends = take(workspace, &parts.bytes, groups * (width + 1) * sizeof *k->row_ends);
+    k->window = take(workspace, &parts.bytes, (MAX_PLANES * within * across * part + SLACK) * sizeof *k->window);
     return parts;
 }
 
@@ -190,7 +196,7 @@ int32_t bsnn_currents(const bsnn_synapse *s, const uint8_t *rows, const float *s
                 list_row(k, 0, row, parts.words + (size_t)row * (size_t)k->width * (size_t)(k->planes * k->words));
             gather_columns(k, 0, y);
             for (x = 0; x < s->made[1]; x++, out += s->outs) {
-                count_pixel(k, x, parts.sums);
+                count_windows(k, x, parts.sums);
                 for (c = 0; c < s->outs; c++)
                     out[c] = (float)parts.sums[c] * scale;
             }

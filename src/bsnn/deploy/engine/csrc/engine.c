@@ -200,52 +200,55 @@ static inline void read_pixel(const bsnn_span *span, int32_t value, int32_t step
         read_input(span, v, step, y, x, 1, out);
 }
 
-/* Neurons of one pixel, given their currents, or with `scaled` the sums that narrow products make currents of. */
-static void fire_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x, int scaled,
-                       const int32_t *current)
+/* Neurons of some pixels side by side, given their currents, or with `scaled` the sums that narrow products make currents of;
+   several pixels only if their channels fill whole words, and if they are not scaled. */
+static void fire_pixels(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x, int32_t pixels,
+                        int scaled, const int32_t *current)
 {
     const bsnn_value *const out = span->values + op->output;
     const size_t size = (size_t)out->height * (size_t)out->width, channels = (size_t)out->channels;
     const size_t pixel = (size_t)y * (size_t)out->width + (size_t)x, image = (size_t)span->image;
+    const int32_t number = pixels * out->channels, all = pixels * out->words;
     bsnn_word *const words = (bsnn_word *)(void *)pixel_of(span, op->output, step, y, x);
     int32_t *membrane = (int32_t *)(void *)(span->scratch + op->membrane) + x * op->membrane_step;
-    int32_t c = 0, w, number;
+    int32_t c = 0, w, here;
     if (span->call->membranes)
         membrane = span->call->membranes[op->neurons] + (image * size + pixel) * channels;
     else if (!step)
-        memset(membrane, 0, channels * sizeof *membrane);
+        memset(membrane, 0, (size_t)number * sizeof *membrane);
 #ifdef LANES
-    w = out->words - 1; /* the others are filled by whole vectors */
+    w = all - 1; /* the others are filled by whole vectors */
 #else
     w = 0;
 #endif
-    for (; w < out->words; w++)
+    for (; w < all; w++)
         words[w] = 0;
 #ifdef LANES
     {
         uint8_t *const bits = (uint8_t *)words;
         const int halving = op->leak == 32768;
         if (scaled && halving)
-            c = fire_vectors(op, 1, 1, current, membrane, out->channels, bits);
+            c = fire_vectors(op, 1, 1, current, membrane, number, bits);
         else if (scaled)
-            c = fire_vectors(op, 1, 0, current, membrane, out->channels, bits);
+            c = fire_vectors(op, 1, 0, current, membrane, number, bits);
+        else if (halving)
+            c = fire_vectors(op, 0, 1, current, membrane, number, bits);
         else
-            c = fire_vectors(op, 0, 0, current, membrane, out->channels, bits);
+            c = fire_vectors(op, 0, 0, current, membrane, number, bits);
     }
 #endif
     (void)scaled;
-    for (; c < out->channels; c += number) { /* up to the next word */
-        uint8_t spikes[BSNN_WORD_BITS];
-        number = BSNN_WORD_BITS - c % BSNN_WORD_BITS;
-        number = number < out->channels - c ? number : out->channels - c;
-        memset(spikes, 0, sizeof spikes);
-        fire(current + c, membrane + c, number, op->leak, op->threshold, spikes);
-        pack(spikes, c % BSNN_WORD_BITS, number, words + c / BSNN_WORD_BITS);
+    for (; c < number; c += here) { /* up to the next word */
+        uint8_t spikes[BSNN_WORD_BITS] = {0};
+        const int32_t left = number - c, room = BSNN_WORD_BITS - (c & (BSNN_WORD_BITS - 1));
+        here = left < room ? left : room;
+        fire(current + c, membrane + c, here, op->leak, op->threshold, spikes);
+        pack(spikes, c % BSNN_WORD_BITS, here, words + c / BSNN_WORD_BITS);
     }
     if (span->call->records) {
         const size_t time = (size_t)(span->first_step + step) * (size_t)span->call->batch + image;
         uint8_t *const record = span->call->records[op->neurons] + (time * size + pixel) * channels;
-        for (c = 0; c < out->channels; c++)
+        for (c = 0; c < number; c++)
             record[c] = (uint8_t)(words[c / BSNN_WORD_BITS] >> c % BSNN_WORD_BITS & 1);
     }
 }
@@ -260,9 +263,10 @@ static void finish_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step,
     if (fused && !op->wide) /* what fills whole vectors is scaled there */
         done = channels / LANES * LANES;
 #endif
-    scale(sums, op->multiplier, op->offset, done, channels, op->shift, op->wide);
+    if (done < channels)
+        scale(sums, op->multiplier, op->offset, done, channels, op->shift, op->wide);
     if (fused)
-        fire_pixel(span, op, step, y, x, done > 0, sums);
+        fire_pixels(span, op, step, y, x, 1, done > 0, sums);
     else
         memcpy(pixel_of(span, op->output, step, y, x), sums, (size_t)channels * sizeof *sums);
 }
@@ -316,14 +320,13 @@ static void count_window(const bsnn_span *span, const bsnn_op *op, int32_t step,
     uint32_t ends[16];
     bsnn_events events;
     int32_t g;
-    memset(&events, 0, sizeof events);
     events.rows = list;
-    events.ends = ends;
+    events.begins = ends;
+    events.ends = ends + 1;
     events.planes = in->planes;
-    events.plane_step = 1;
     for (g = 0; g < op->groups; g++) {
         const int32_t arrived = list_window(span, op, step, y, x, g, list, ends);
-        count_channels(op->weight, op->row, &events, made, arrived, sums + g * made);
+        count_channels(op->weight, op->row, &events, 1, made, &arrived, sums + g * made);
     }
     finish_pixel(span, op, step, y, x, sums);
 }
@@ -339,11 +342,14 @@ static bsnn_convolution convolution_of(const bsnn_span *span, const bsnn_op *op)
     k.planes = in->planes;
     k.words = in->words;
     k.outs = span->values[op->output].channels;
+    if (op->windows > 1)
+        k.outs = (k.outs + 31) / 32 * 32;
     memcpy(k.kernel, op->kernel, sizeof k.kernel);
     memcpy(k.stride, op->stride, sizeof k.stride);
     memcpy(k.padding, op->padding, sizeof k.padding);
     memcpy(k.dilation, op->dilation, sizeof k.dilation);
     k.groups = op->groups;
+    k.windows = op->windows;
     k.row = op->row;
     k.weight = op->weight;
     k.list_capacity = op->list_capacity;
@@ -351,8 +357,23 @@ static bsnn_convolution convolution_of(const bsnn_span *span, const bsnn_op *op)
     k.list_ends = (uint32_t *)(void *)(span->scratch + op->ends);
     k.rows = (bsnn_offset *)(void *)(span->scratch + op->rows);
     k.row_ends = (uint32_t *)(void *)(span->scratch + op->row_ends);
-    k.rest = (bsnn_offset *)(void *)(span->scratch + op->rest);
+    k.row_capacity = op->row_capacity;
+    k.window = (bsnn_offset *)(void *)(span->scratch + op->window);
     return k;
+}
+
+/* Asks for the weights of a layer: after the layers before it, most of them are no longer in the second cache, and counting
+   reads them in no order that the processor could foresee. */
+static inline void prefetch_weights(const bsnn_convolution *k)
+{
+#ifdef BSNN_VECTORS
+    const size_t bytes = (size_t)(k->kernel[0] * taps_across(k) * k->channels) * k->row;
+    size_t at;
+    for (at = 0; at < bytes; at += 64)
+        __builtin_prefetch(k->weight + at, 0, 2);
+#else
+    (void)k;
+#endif
 }
 
 BSNN_APART static void run_count(const bsnn_span *span, const bsnn_op *op, int32_t steps, int32_t first, int32_t last)
@@ -360,7 +381,8 @@ BSNN_APART static void run_count(const bsnn_span *span, const bsnn_op *op, int32
     const bsnn_convolution k = convolution_of(span, op);
     const int32_t width = span->values[op->output].width;
     int32_t *const sums = (int32_t *)(void *)(span->scratch + op->sums);
-    int32_t y, x, row, step, needed[2], listed = 0;
+    int32_t y, x, n, row, step, needed[2], listed = 0;
+    prefetch_weights(&k);
     for (y = first; y < last; y++) {
         rows_to_list(&k, y, listed, needed);
         for (row = needed[0]; row < needed[1]; row++)
@@ -369,9 +391,10 @@ BSNN_APART static void run_count(const bsnn_span *span, const bsnn_op *op, int32
         listed = row;
         for (step = 0; step < steps; step++) {
             gather_columns(&k, step, y);
-            for (x = 0; x < width; x++) {
-                count_pixel(&k, x, sums);
-                finish_pixel(span, op, step, y, x, sums);
+            for (x = 0; x < width; x += k.windows) {
+                count_windows(&k, x, sums);
+                for (n = 0; n < k.windows && x + n < width; n++)
+                    finish_pixel(span, op, step, y, x + n, sums + n * k.outs);
             }
         }
     }
@@ -387,7 +410,31 @@ static void multiply(const uint8_t *weight, const uint32_t *rows, const int16_t 
     uint32_t n;
 #if defined(BSNN_VECTORS) && defined(__AVX2__)
     /* Two rows at a time: 16-bit products in pairs. */
-    for (c = 0; c < channels; c += 16) {
+    for (c = 0; c + 32 <= channels; c += 32) {
+        const uint8_t *const block = weight + (size_t)c * 2;
+        __m256i sum[4], *const to = (__m256i *)(void *)(sums + c);
+        sum[0] = sum[1] = sum[2] = sum[3] = _mm256_setzero_si256();
+        for (n = 0; n < number; n += 2) {
+            const __m256i *const one = (const __m256i *)(const void *)(block + rows[n]);
+            const __m256i *const two = (const __m256i *)(const void *)(block + rows[n + 1]);
+            const __m256i a = _mm256_loadu_si256(one), b = _mm256_loadu_si256(two);
+            const __m256i a_next = _mm256_loadu_si256(one + 1), b_next = _mm256_loadu_si256(two + 1);
+            int32_t both;
+            memcpy(&both, values + n, sizeof both);
+            const __m256i pair = _mm256_set1_epi32(both);
+            sum[0] = _mm256_add_epi32(sum[0], _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), pair));
+            sum[1] = _mm256_add_epi32(sum[1], _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), pair));
+            sum[2] = _mm256_add_epi32(sum[2], _mm256_madd_epi16(_mm256_unpacklo_epi16(a_next, b_next), pair));
+            sum[3] = _mm256_add_epi32(sum[3], _mm256_madd_epi16(_mm256_unpackhi_epi16(a_next, b_next), pair));
+        }
+        for (n = 0; n < 4; n += 2) {
+            const __m256i low = _mm256_permute2x128_si256(sum[n], sum[n + 1], 0x20);
+            const __m256i high = _mm256_permute2x128_si256(sum[n], sum[n + 1], 0x31);
+            _mm256_storeu_si256(to + n, _mm256_add_epi32(_mm256_loadu_si256(to + n), low));
+            _mm256_storeu_si256(to + n + 1, _mm256_add_epi32(_mm256_loadu_si256(to + n + 1), high));
+        }
+    }
+    for (; c < channels; c += 16) {
         const uint8_t *const block = weight + (size_t)c * 2;
         __m256i low = _mm256_setzero_si256(), high = low, halves[2];
         int32_t rest[16] = {0}, *to = sums + c;
@@ -495,10 +542,17 @@ static void dense_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, 
     finish_pixel(span, op, step, y, x, sums);
 }
 
+/* Whether to go on when all bits may be 0: a small processor saves the work, others do better without the question. */
+#ifdef BSNN_SMALL
+#define MORE(bits) (bits)
+#else
+#define MORE(bits) 1
+#endif
+
 /* number += bits · 2^at, in every channel of a word; bits of a number are `stride` words apart. */
-static void add_bits(bsnn_word *number, int32_t planes, int32_t stride, int32_t at, bsnn_word bits)
+static inline void add_bits(bsnn_word *number, int32_t planes, int32_t stride, int32_t at, bsnn_word bits)
 {
-    for (; bits && at < planes; at++) {
+    for (; MORE(bits) && at < planes; at++) {
         const bsnn_word carry = number[at * stride] & bits;
         number[at * stride] ^= bits;
         bits = carry;
@@ -519,7 +573,7 @@ static void max_bits(bsnn_word *number, const bsnn_word *other, int32_t planes, 
 }
 
 /* Adds a pixel of spikes or counts to what a window has so far, or takes the larger ones. */
-static void pool_bits(const bsnn_span *span, const bsnn_op *op, const void *pixel, void *window)
+static inline void pool_bits(const bsnn_span *span, const bsnn_op *op, const void *pixel, void *window)
 {
     const bsnn_value *const in = span->values + op->input, *const out = span->values + op->output;
     const bsnn_word *const bits = pixel;
@@ -532,6 +586,26 @@ static void pool_bits(const bsnn_span *span, const bsnn_op *op, const void *pixe
             for (p = 0; p < in->planes; p++)
                 add_bits(number + w, out->planes, out->words, p, bits[p * in->words + w]);
 }
+
+#ifndef BSNN_SMALL
+/* How many of four pixels, from (top, left) on, spike: the pool that most networks have. */
+static void pool_four(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x, int32_t top,
+                      int32_t left)
+{
+    const int32_t words = span->values[op->input].words;
+    const bsnn_word *const a = (const bsnn_word *)(const void *)pixel_of(span, op->input, step, top, left);
+    const bsnn_word *const b = (const bsnn_word *)(const void *)pixel_of(span, op->input, step, top + 1, left);
+    bsnn_word *const number = (bsnn_word *)(void *)pixel_of(span, op->output, step, y, x);
+    int32_t w;
+    for (w = 0; w < words; w++) {
+        const bsnn_word one = a[w] ^ a[words + w], two = a[w] & a[words + w];
+        const bsnn_word other_one = b[w] ^ b[words + w], other_two = b[w] & b[words + w];
+        number[w] = one ^ other_one;
+        number[words + w] = two ^ other_two ^ (one & other_one);
+        number[2 * words + w] = two & other_two;
+    }
+}
+#endif
 
 /* The windows along one axis that pixel `at` lies in, from [0] up to [1]. */
 static void windows_over(const bsnn_op *op, int32_t axis, int32_t at, int32_t number, int32_t out[2])
@@ -599,6 +673,13 @@ static void pool_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, i
     clip(left, op->kernel[1], 0, in->width, window + 2);
     clip(top, op->kernel[0], -above, in->height + above, padded);
     clip(left, op->kernel[1], -beside, in->width + beside, padded + 2);
+#ifndef BSNN_SMALL
+    if (op->op == BSNN_POOL && !op->largest && in->planes == 1 && span->values[op->output].planes == 3 &&
+        window[1] - window[0] == 2 && window[3] - window[2] == 2) {
+        pool_four(span, op, step, y, x, window[0], window[2]);
+        return;
+    }
+#endif
     if (HAS(BSNN_POOL) && op->op == BSNN_POOL) {
         void *const result = pixel_of(span, op->output, step, y, x);
         memset(result, 0, span->values[op->output].pixel);
@@ -671,7 +752,8 @@ static void scale_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, 
 
 /* ---- the network ---- */
 
-static void run_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x)
+/* Runs an op for a pixel, or neurons for several. */
+static void run_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, int32_t y, int32_t x, int32_t pixels)
 {
 #ifdef BSNN_SMALL
     if (HAS(BSNN_COUNT) && op->op == BSNN_COUNT)
@@ -680,7 +762,8 @@ static void run_pixel(const bsnn_span *span, const bsnn_op *op, int32_t step, in
     if (HAS(BSNN_DENSE) && op->op == BSNN_DENSE)
         dense_pixel(span, op, step, y, x);
     if (HAS(BSNN_LIF) && op->op == BSNN_LIF)
-        fire_pixel(span, op, step, y, x, 0, (const int32_t *)(const void *)pixel_of(span, op->input, step, y, x));
+        fire_pixels(span, op, step, y, x, pixels, 0,
+                    (const int32_t *)(const void *)pixel_of(span, op->input, step, y, x));
     if (HAS(BSNN_SCATTER) && op->op == BSNN_SCATTER)
         scatter_pixel(span, op, step, y, x);
     if ((HAS(BSNN_POOL) && op->op == BSNN_POOL) || (HAS(BSNN_POOL_FIXED) && op->op == BSNN_POOL_FIXED))
@@ -706,18 +789,21 @@ static void run_rows(const bsnn_span *span, const bsnn_task *task, int32_t steps
             for (step = 0; step < steps; step++)
                 for (i = 0; i < task->ops; i++)
                     if (!ops[i].still || !(step + span->first_step))
-                        run_pixel(span, ops + i, step, y, x);
+                        run_pixel(span, ops + i, step, y, x, 1);
 #else
+    int32_t pixels = 1;
     if (ops->still)
         steps = span->first_step ? 0 : 1;
+    if (ops->op == BSNN_LIF && span->values[ops->output].channels % BSNN_WORD_BITS == 0)
+        pixels = width; /* they lie side by side */
     if (ops->op == BSNN_COUNT)
         run_count(span, ops, steps, first, last);
     else
         for (y = first; y < last; y++)
             for (step = 0; step < steps; step++)
                 for (i = 0; i < task->ops; i++)
-                    for (x = 0; x < width; x++)
-                        run_pixel(span, ops + i, step, y, x);
+                    for (x = 0; x < width; x += pixels)
+                        run_pixel(span, ops + i, step, y, x, pixels);
 #endif
 }
 

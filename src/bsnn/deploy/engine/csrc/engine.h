@@ -44,6 +44,7 @@ typedef struct {
     int32_t other;  /* BSNN_ADD: the other value; BSNN_CONCAT: the first channel of the result */
     int32_t output;
     int32_t kernel[2], stride[2], padding[2], dilation[2], groups;
+    int32_t windows; /* BSNN_COUNT: side by side that one row of weights serves (convolution.h); 1 with BSNN_SMALL */
     int32_t input_shift, shift;
     int32_t wide;    /* 1: products need 64 bits, or results a cut */
     int32_t largest; /* pools: 1: the largest number of a window, else their sum, or average if fixed */
@@ -53,7 +54,7 @@ typedef struct {
     int32_t membrane_step; /* int32 from one pixel's membranes to the next one's in scratch; 0 with BSNN_SMALL */
     uint32_t row;          /* bytes from one row of weights to the next */
     /* Scratch: bytes from the beginning of a thread's own part; capacities in elements. */
-    size_t lists, ends, rows, row_ends, rest, sums, membrane, list_capacity, row_capacity;
+    size_t lists, ends, rows, row_ends, window, sums, membrane, list_capacity, row_capacity;
     const void *weight;
     const int32_t *multiplier, *offset;
 } bsnn_op;
