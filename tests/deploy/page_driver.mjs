@@ -5,7 +5,7 @@ import { runInThisContext } from "node:vm";
 const text = readFileSync(process.argv[2], "utf8");
 const script = (id) => text.match(new RegExp(`<script[^>]* id="${id}"[^>]*>([^]*?)</script>`))[1];
 const model = JSON.parse(script("model"));
-const functions = "Network, bytesOf, countGolden, fitPicture, goldenInputs, rasterize, FrontEnd";
+const functions = "Network, bytesOf, countGolden, fitPicture, goldenInputs, rasterize, rejects, FrontEnd";
 const page = runInThisContext(`${script("library")}\n({ ${functions} })`);
 const network = await page.Network.load(model);
 const numbers = (base64) => {
@@ -24,6 +24,7 @@ const answers = {
       steps: steps.map(({ outputs, spikes }) => ({ outputs, spikes: spikes.map(packed) })),
     };
   },
+  rejects: ({ outputs, steps }) => page.rejects(model, outputs, steps),
   draw: ({ strokes }) => packed(page.rasterize(strokes, model)),
   picture: ({ rgba, width, height }) => packed(page.fitPicture(page.bytesOf(rgba), width, height, model)),
   // Samples as 16-bit integers.

@@ -91,6 +91,17 @@ def test_code_is_what_was_measured(built: tuple[dict[str, Any], Path]) -> None:
     assert result["code_bytes"] == pytest.approx(sections(program)[".text"] - own, rel=0.08)
 
 
+def test_a_threshold_is_code_too(tmp_path: Path) -> None:
+    digits, counted, built = read(bsnn.zoo.path("digits")), [], []
+    for name, artifact in (("without", digits), ("with", digits.rejecting(1.5))):
+        counted.append(export_c(artifact, tmp_path / name)["code_bytes"])
+        compiled = tmp_path / name / "model.o"
+        flags = ["-mcpu=cortex-m4", "-mthumb", "-Os", "-ffunction-sections"]
+        subprocess.run([COMPILER, *flags, "-c", tmp_path / name / "model.c", "-o", compiled], check=True)
+        built.append(sum(size for section, size in sections(compiled).items() if section.startswith(".text")))
+    assert 0 <= (counted[1] - counted[0]) - (built[1] - built[0]) <= 48
+
+
 @pytest.mark.skipif(shutil.which(EMULATOR) is None, reason=f"{EMULATOR} is not installed")
 def test_the_golden_vectors_on_the_device(built: tuple[dict[str, Any], Path]) -> None:
     output = make(built[1].parent, "run")

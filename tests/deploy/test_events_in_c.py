@@ -11,7 +11,7 @@ from sounds import InC
 import bsnn
 from bsnn.data.events import Events, count_frames, decode_events
 from bsnn.deploy.codec import read
-from bsnn.deploy.formats._c_events import event_files
+from bsnn.deploy.formats._c_events import event_files, why_no_events
 from bsnn.deploy.formats.c import export_c
 
 TAKEN, FULL, OUTSIDE = range(3)
@@ -99,6 +99,18 @@ def test_a_camera_on_its_side_and_frames_of_presence() -> None:
     assert (row, column) == (x, 2 - y)
 
 
-@pytest.mark.parametrize("decode", [{}, {"sensor": (128, 128)}, {"sensor": (34, 35), "turned": True}])
-def test_frames_of_another_size_than_the_camera_are_not_summed(decode: dict) -> None:
-    assert not event_files(replace(read(bsnn.zoo.path("nmnist")).input, decode=decode))
+@pytest.mark.parametrize(
+    ("decode", "reason"),
+    [
+        ({}, "does not say of what camera"),
+        ({"sensor": (128, 128)}, "34 × 34 are resized from a camera of 128 × 128"),
+        ({"sensor": (34, 35), "turned": True}, "34 × 34 are resized from a camera of 35 × 34"),
+    ],
+)
+def test_frames_of_another_size_than_the_camera_are_not_summed(decode: dict, reason: str, tmp_path: Path) -> None:
+    artifact = read(bsnn.zoo.path("nmnist"))
+    assert why_no_events(artifact.input) is None
+    artifact = replace(artifact, input=replace(artifact.input, decode=decode))
+    assert not event_files(artifact.input)
+    assert reason in export_c(artifact, tmp_path)["no_events"]
+    assert reason in (tmp_path / "README.md").read_text()

@@ -105,6 +105,24 @@ def test_every_op_gives_the_engine_s_integers(name: str, tmp_path: Path) -> None
 
 
 @needs_node
+@pytest.mark.parametrize("prominence", [None, 0.0, 2.0])
+def test_the_page_rejects_what_the_engine_rejects(prominence: float | None, tmp_path: Path) -> None:
+    artifact = read(bsnn.zoo.path("digits"))
+    artifact = artifact if prominence is None else artifact.rejecting(prominence)
+    export_wasm(artifact, tmp_path / "page.html")
+    images, found = np.random.default_rng(0).integers(0, 17, (40, 1, 8, 8)).astype(np.uint8), []
+    for steps in (1, artifact.time_steps):
+        frames = (
+            np.repeat(Engine(artifact).integers(images), steps, 0) if steps > 1 else Engine(artifact).integers(images)
+        )
+        outputs = Engine(artifact).run(frames, steps, None)
+        calls = [{"what": "rejects", "outputs": row.tolist(), "steps": steps} for row in outputs]
+        found += ask(tmp_path / "page.html", calls)
+        assert found[-40:] == artifact.rejects(outputs, steps).tolist()
+    assert any(found) == (prominence == 2.0)
+
+
+@needs_node
 def test_a_changed_weight_is_noticed(digits: Path, tmp_path: Path) -> None:
     text, image = digits.read_text(), json.loads(model_of(digits))["image"]
     changed = bytearray(base64.b64decode(image))

@@ -16,6 +16,7 @@ from bsnn import UserError
 from bsnn.cli._runs import export_run
 from bsnn.data.sounds import AugmentedSounds
 from bsnn.deploy.files import batches, evaluate_model, held_out_set
+from bsnn.deploy.sound import read_samples, sound_of
 from bsnn.paper.recipes import recipe
 from bsnn.train import Config, Trainer, World, evaluate_run, load_network, loop, train, trainer
 from bsnn.train.build import load_data
@@ -139,7 +140,14 @@ def test_the_threshold_rejects_so_many_held_out_sounds(tmp_path: Path) -> None:
     logits = outputs * engine.artifact.output_scale / engine.time_steps
     # Of 8 held-out sounds, 2 may lie below it.
     assert np.sort(logits.max(1) - logits.mean(1))[2] == pytest.approx(line["reject_below"], abs=0.02)
-    assert evaluate_model(engine, str(tones))["rejected"] == engine.rejects(outputs).mean()
+    # A deployed network is measured on what a device hears.
+    paths, sound = held_out_set(engine, str(tones)).paths, sound_of(engine.artifact.input)  # type: ignore[attr-defined]
+    heard = np.stack([read_samples(path, sound.front_end.samples) for path in paths])
+    on_device = engine.outputs(sound.integers(heard), normalized=True)
+    measured = evaluate_model(engine, str(tones))
+    assert measured["front_end"] == "integers"
+    assert measured["rejected"] == engine.rejects(on_device).mean()
+    assert measured["test_accuracy"] == np.mean(on_device.argmax(1) == held_out_set(engine, str(tones)).labels)
     assert train(config, tmp_path / "run", data=tones, resume=True)["finished_before"]
     held_out = json.loads((tmp_path / "run" / "held_out.json").read_text())
     assert held_out.keys() == {"test"}

@@ -47,4 +47,9 @@ def text(result: Result) -> str:
     threshold = (
         "" if below is None else f"; the model file rejects a largest logit less than {below:.3f} above the mean"
     )
-    return f"test accuracy {result['test_accuracy']:.4f} on {result['samples']} samples{of_epoch}{rejected}{threshold}"
+    heard = {
+        "integers": "; sounds were heard as a device hears them, from 16-bit samples",
+        "floats": "; sounds were heard in floats, as in training: a device, which uses integers, can differ slightly",
+    }.get(result.get("front_end", ""), "")
+    accuracy = f"test accuracy {result['test_accuracy']:.4f} on {result['samples']} samples"
+    return f"{accuracy}{of_epoch}{rejected}{threshold}{heard}"

@@ -148,6 +148,8 @@ def text(result: Result) -> str:
                 f"  with the front end, which takes samples: {result['sound_flash_bytes']:,} bytes of flash, "
                 f"{result['sound_ram_bytes']:,} of RAM"
             )
+        if result["no_events"]:
+            lines.append(f"  {result['no_events']}")
         lines.append(f"  {'layer':<28}{'flash':>12}{'RAM':>10}{'scratch':>10}")
         for layer in result["layers"]:
             numbers = (layer[key] for key in ("flash_bytes", "ram_bytes", "scratch_bytes"))

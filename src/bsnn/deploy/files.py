@@ -1,6 +1,6 @@
 """What a deployed network makes of files: pictures, sounds, event recordings and arrays; and of its test set."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from bsnn.data.subset import spread_over_classes
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.listening import Listening, listen
 from bsnn.deploy.schema import InputSpec
-from bsnn.deploy.sound import read_samples, sound_of
+from bsnn.deploy.sound import Sound, find_sound, read_samples, sound_of
 from bsnn.errors import UserError
 from bsnn.extras import need
 
@@ -203,21 +203,35 @@ def golden_samples(engine: Engine, root: str, count: int) -> np.ndarray:
 def evaluate_model(engine: Engine, root: str | None, group: str = "") -> dict[str, Any]:
     """Test accuracy of a deployed network, and the share of the test set that it would reject, if it can.
 
-    The accuracy is that of the nearest classes, whether they are rejected or not.
+    The accuracy is that of the nearest classes, whether they are rejected or not. Sounds are heard as a device hears
+    them, from 16-bit samples and in integers, if their files are known and the model file says how: `front_end` is then
+    `integers`, otherwise `floats`, as in training.
 
     Args:
         engine: The network.
         root: Folder of the data; None for what `bsnn.data` has downloaded, by the network's name.
         group: How its files were grouped in training; see `bsnn.data.folder`.
     """
-    rejected = 0
+    data, rejected = held_out_set(engine, root, group), 0
+    sound, paths = find_sound(engine.artifact.input), getattr(data, "paths", None)
+    as_device = sound is not None and bool(paths)
 
     def predict(x: np.ndarray) -> np.ndarray:
         nonlocal rejected
-        outputs = engine.outputs(x)
+        outputs = engine.outputs(x, normalized=as_device)
         rejected += int(engine.rejects(outputs).sum())
         return outputs.argmax(axis=1)
 
-    found = accuracy(predict, batches(engine, held_out_set(engine, root, group)))
+    inputs = _device_batches(sound, paths, data.labels) if sound and paths else batches(engine, data)
+    found = accuracy(predict, inputs)
     result = {"test_accuracy": found.accuracy, "samples": found.samples, "kernel": engine.kernel}
+    if engine.artifact.input.kind == "sound":
+        result["front_end"] = "integers" if as_device else "floats"
     return result if engine.artifact.reject_below is None else result | {"rejected": rejected / found.samples}
+
+
+def _device_batches(sound: Sound, paths: Sequence[Path], labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The network's own integers of sound files, as a device makes them, and labels."""
+    for start in range(0, len(paths), _BATCH):
+        part = [read_samples(path, sound.front_end.samples) for path in paths[start : start + _BATCH]]
+        yield sound.integers(np.stack(part)), labels[start : start + _BATCH]

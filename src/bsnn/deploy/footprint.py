@@ -36,6 +36,8 @@ network has (None), and what each op adds. Fitted to 42 builds of engine.c with 
 above what was built."""
 SOUND_CODE_BYTES = 2060
 """The same of sound.c and listen.c."""
+REJECT_CODE_BYTES = 108
+"""The same of `bsnn_rejects`, at most, which model.c has if the model file has a threshold."""
 _LISTEN_CONSTANT_BYTES, _LISTEN_STATE_BYTES = 40, 16
 
 
@@ -132,8 +134,10 @@ class Device:
 
     @property
     def code_bytes(self) -> int:
-        """The code, as measured (`CODE_BYTES`) for the ops that the network has, and its front end."""
-        return CODE_BYTES[None] + sum(CODE_BYTES[op] for op in self.ops) + bool(self.sound) * SOUND_CODE_BYTES
+        """The code, as measured (`CODE_BYTES`) for the ops that the network has, its threshold and its front end."""
+        code = CODE_BYTES[None] + sum(CODE_BYTES[op] for op in self.ops)
+        rejects = self.artifact.reject_below is not None
+        return code + rejects * REJECT_CODE_BYTES + bool(self.sound) * SOUND_CODE_BYTES
 
     @property
     def flash_bytes(self) -> int:

@@ -9,12 +9,30 @@ _SOURCE = Path(__file__).with_name("events") / "events.c"
 
 
 def event_files(spec: InputSpec) -> dict[str, str]:
-    """The files that sum events; none if frames are not as large as the camera, since resizing takes whole frames."""
-    rows, columns = spec.decode.get("sensor") or (0, 0)
-    turned = bool(spec.decode.get("turned"))
-    if spec.kind != "event" or spec.shape != (2, *((columns, rows) if turned else (rows, columns))):
+    """The files that sum events; none if `why_no_events` has a reason."""
+    if spec.kind != "event" or why_no_events(spec):
         return {}
-    return {"events.c": _SOURCE.read_text(), "events.h": _header(spec, rows, columns, turned)}
+    rows, columns = spec.decode["sensor"]
+    return {"events.c": _SOURCE.read_text(), "events.h": _header(spec, rows, columns, bool(spec.decode.get("turned")))}
+
+
+def why_no_events(spec: InputSpec) -> str | None:
+    """Why the export of a network for events cannot sum them itself; None if it can, or if it takes no events."""
+    if spec.kind != "event":
+        return None
+    channels, height, width = spec.shape
+    sensor = spec.decode.get("sensor")
+    if not sensor or channels != 2:
+        return (
+            "there is no events.c: the model file does not say of what camera the frames are. Sum the events yourself."
+        )
+    rows, columns = reversed(sensor) if spec.decode.get("turned") else sensor
+    if (height, width) != (rows, columns):
+        return (
+            f"there is no events.c: frames of {height} × {width} are resized from a camera of {rows} × {columns}, "
+            "which takes whole frames. Make them as bsnn.data.events.resize_frames does, or train at the camera's size."
+        )
+    return None
 
 
 def _header(spec: InputSpec, rows: int, columns: int, turned: bool) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 
 from bsnn import __version__
 from bsnn.deploy.footprint import Device, takes_bytes
+from bsnn.deploy.formats._c_events import why_no_events
 from bsnn.deploy.schema import Artifact, InputSpec
 
 WRITTEN = "/* Weights and tables of the network, and how it is run; written by bsnn. */"
@@ -405,6 +406,8 @@ def readme(device: Device) -> str:
     order = "one time step after another, which takes less memory for so many" if device.by_steps else "row by row"
     row = f"| of which `sound.c` and `listen.c` | {device.sound_ram_bytes:,} |\n" if device.sound else ""
     hearing = _HEARING if device.sound else ""
+    no_events = why_no_events(artifact.input)
+    lacking = f"\n{no_events[0].upper()}{no_events[1:]}\n" if no_events else ""
     return f"""# {artifact.name} in C99
 
 A binary spiking network: {classes} classes from {channels} × {height} × {width}, T = {steps}. `make check` builds
@@ -424,7 +427,7 @@ it and compares it with its golden vectors, which the bsnn engine made: the same
 To use it, add `engine.c`, `model.c` and the headers beside them to your project, and call `bsnn_predict` of `model.h`,
 which also says what an input is. For a stream, add `stream.c`, and call `bsnn_reset` and `bsnn_step`. They need a C99
 compiler, `memcpy` and `memset`; they allocate nothing, and take about 1 KB of stack on a Cortex-M4.
-{hearing}
+{hearing}{lacking}
 `main.c`, `golden.h`, the Makefile and `cortex-m` are for checks only. `make -C cortex-m run` builds a program for a
 bare Cortex-M4, says how large it is, runs the golden vectors under qemu, and counts instructions; it needs
 `arm-none-eabi-gcc` and `qemu-system-arm`.

@@ -78,6 +78,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "weight_bytes": artifact.weight_bytes,
         **device.figures(),
         "layers": device.by_layer(),
+        "no_events": _c_events.why_no_events(artifact.input),
     }
 
 

@@ -85,6 +85,7 @@ def _page(artifact: Artifact, golden: Golden, real: bool, sounds: np.ndarray) ->
         "classes": artifact.classes,
         "time_steps": artifact.time_steps,
         "output_scale": artifact.output_scale,
+        "reject_below": artifact.reject_below,
         "bytes": takes_bytes(spec),
         "divisor": spec.divisor,
         "margin": spec.decode.get("margin", 1.0),

@@ -73,9 +73,12 @@ function show(t) {
     return;
   }
   const best = shares[t].indexOf(Math.max(...shares[t]));
-  find("answer").textContent = model.classes[best];
-  find("answer").className = model.classes[best].length > 12 ? "long" : "";
-  find("share").textContent = percent(shares[t][best]);
+  const none = rejects(model, steps[t].outputs, t + 1);
+  const answer = none ? "none of these" : model.classes[best];
+  const share = percent(shares[t][best]);
+  find("answer").textContent = answer;
+  find("answer").className = answer.length > 12 ? "long" : "";
+  find("share").textContent = none ? `nearest: ${model.classes[best]}, ${share}` : share;
   find("rates").textContent = `${percent(rateOf(steps[t].spikes))} of all neurons fire at time step ${t + 1}.`;
 }
 

@@ -90,6 +90,13 @@ function sharesOf(model, outputs, steps) {
   return powers.map((x) => x / sum);
 }
 
+/* Whether the outputs of the first `steps` time steps are none of the classes, by the threshold of the model file. */
+function rejects(model, outputs, steps) {
+  if (model.reject_below === null) return false;
+  const sum = outputs.reduce((a, b) => a + b);
+  return outputs.length * Math.max(...outputs) - sum < model.reject_below * steps;
+}
+
 /* Rounds halves to even, as NumPy does. */
 function rint(x) {
   const low = Math.floor(x);
