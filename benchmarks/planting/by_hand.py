@@ -18,8 +18,8 @@ _CHANGES: tuple[tuple[str, str, str], ...] = (
     # The reset keeps its graph.
     ("nn/neuron.py", "return spikes.detach() if self.gradient.detach_reset else spikes", "return spikes"),
     # A trace that forgets nothing, and a ratio of 0 where the denominator is.
-    ("nn/trace.py", "torch.add(spikes, past, alpha=leak)", "torch.add(spikes, past)"),
-    ("nn/trace.py", "torch.where(defined, previous, 1.0), leak)", "torch.where(defined, previous, 1.0), 0.0)"),
+    ("kernels/formulas.py", "torch.add(spikes, past, alpha=leak)", "torch.add(spikes, past)"),
+    ("kernels/formulas.py", "torch.where(defined, previous, 1.0), leak)", "torch.where(defined, previous, 1.0), 0.0)"),
     # The straight-through estimator without its window.
     ("nn/synapse.py", "grad_outputs[0] * (latent.abs() <= 1)", "grad_outputs[0].clone()"),
     # The running variance of many processes, biased.

@@ -105,7 +105,7 @@ def test_spikes_of_fused_neurons_say_what_they_are(monkeypatch: pytest.MonkeyPat
         seen.append((getattr(x, "bsnn_levels", None), products, binary))
         return forward(x, products, binary)
 
-    monkeypatch.setattr("bsnn.nn.synapse.multiplying_forward", watched)
+    monkeypatch.setattr("bsnn.kernels.product.multiplying_forward", watched)
     net = bsnn.models.vgg((4, 6, "pool", 8), in_channels=1)
     with bsnn.backend("fused"):
         net(torch.randn(2, 1, 8, 8), None)

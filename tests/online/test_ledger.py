@@ -58,7 +58,7 @@ def test_memory_constant_passes_online_networks_and_catches_a_leak() -> None:
         bsnn.assert_memory_constant(bsnn.Sequential(bsnn.LIF()))
     leaking = bsnn.models.vgg((8, "pool", 8), in_channels=1, neuron=bsnn.LIF())
     seen = []
-    leaking.register_forward_hook(lambda _module, _inputs, output: seen.append(output[0]))
+    leaking.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
     with pytest.raises(AssertionError, match="memory grows with time: T = 1: "):
         bsnn.assert_memory_constant(leaking, time_steps=[1, 8])
 

@@ -89,9 +89,25 @@ class ChunkedNeurons(NormedNeurons):
             rows.mul_(scale).addcmul_(channels_as_rows(current)[chunk], slope).add_(shift)
 
 
+def _samples(x: Tensor) -> int:
+    """In a chunk."""
+    return max(1, _CHUNK // max(1, x.shape[1:].numel()))
+
+
 def _chunks(x: Tensor) -> Iterator[slice]:
-    size = max(1, _CHUNK // max(1, x[0].numel())) if len(x) else 1
+    size = _samples(x)
     return (slice(start, start + size) for start in range(0, len(x), size))
+
+
+def chunk_bytes(x: Tensor) -> list[int]:
+    """How many bytes the packed spikes of each chunk of `x` have."""
+    return [(len(x[chunk]) * x.shape[1:].numel() + 7) // 8 for chunk in _chunks(x)]
+
+
+def packed_bytes(x: Tensor) -> int:
+    """The sum of `chunk_bytes`, also if the number of samples is a symbol."""
+    samples, size = _samples(x), x.shape[1:].numel()
+    return x.shape[0] // samples * ((samples * size + 7) // 8) + (x.shape[0] % samples * size + 7) // 8
 
 
 def _workspace(x: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ from torch import Tensor
 from bsnn.kernels.libraries import program_with
 from bsnn.kernels.torch_internals import TorchDispatchMode, storage_id, tensors_in
 
+# Bytes of a tensor from which on giving memory back is worth its time.
+_LARGE = 1 << 24
+
 
 class _Ledger(TorchDispatchMode):
     def __init__(self) -> None:
@@ -50,6 +53,15 @@ def peak_bytes(compute: Callable[[], object]) -> int:
     with _Ledger() as ledger:
         compute()
     return ledger.peak
+
+
+def make_room(membrane: Tensor) -> None:
+    """Gives memory back before a backward pass goes through a large layer of neurons on a CPU.
+
+    Here memory is at its peak, and what later layers have freed is in pieces too small for this one.
+    """
+    if membrane.nbytes >= _LARGE and membrane.device.type == "cpu":
+        give_back_free_memory()
 
 
 def give_back_free_memory() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bsnn.errors import UserError
 from bsnn.kernels.switch import Switch
+from bsnn.kernels.torch_internals import mark
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -67,8 +68,12 @@ def _set(name: str) -> None:
 
 def mark_levels(spikes: Tensor, levels: int) -> Tensor:
     """Marks a tensor as whole numbers of 1/`levels` from 0 to 1; use the one that is returned."""
-    setattr(spikes, _LEVELS, levels)
-    return spikes
+    return mark(spikes, _LEVELS, levels)
+
+
+def levels_of(x: Tensor) -> int:
+    """What `mark_levels` has marked a tensor with; 0 if nothing has."""
+    return getattr(x, _LEVELS, 0)
 
 
 def is_exact(levels: int, products: int) -> bool:
@@ -90,8 +95,8 @@ def multiplying_forward(x: Tensor, products: int, binary: bool) -> Iterator[None
         products: Of which each output is a sum.
         binary: Whether all weights are ±1.
     """
-    levels = getattr(x, _LEVELS, None)
-    exact = binary and levels is not None and is_exact(levels, products)
+    levels = levels_of(x)
+    exact = binary and levels > 0 and is_exact(levels, products)
     with _tensor_cores(x, exact or _name != "fp32"):
         yield
 

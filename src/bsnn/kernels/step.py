@@ -18,12 +18,10 @@ from bsnn.kernels import operations
 from bsnn.kernels._chunked import ChunkedNeurons
 from bsnn.kernels._whole import WholeNeurons
 from bsnn.kernels.images import channels_last
-from bsnn.kernels.memory import give_back_free_memory
+from bsnn.kernels.memory import make_room
 from bsnn.kernels.operations import Neuron, NeuronKernel, Norm, Saved
 from bsnn.kernels.pieces import is_whole
-
-# Bytes of a tensor from which on giving memory back is worth its time.
-_LARGE = 1 << 24
+from bsnn.kernels.traced import TracedNeurons
 
 
 def step(
@@ -35,32 +33,41 @@ def step(
     *,
     pooled: bool,
     spare: bool,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor | None]]:
     """One time step: the same values as the modules one after another. Tensors have their channels last.
 
     Args:
         current: What enters.
-        membrane: Of the neurons; moved on in place.
-        trace: Of their spikes, if there is one; moved on in place.
+        membrane: Of the neurons; moved on in place, unless the compiler traces.
+        trace: Of their spikes, if there is one; likewise.
         neuron: What each of them does.
         norm: BatchNorm before them.
         pooled: Whether means of two by two pixels are sent on.
         spare: Whether nobody else sees the current, so that it may be written over.
 
     Returns:
-        The spikes and the trace that are sent on.
+        The spikes and the trace that are sent on, and the new membrane and trace.
     """
     learning = torch.is_grad_enabled()
     with torch.no_grad():
-        kernel = operations.neurons(current, neuron, pooled)
-        if kernel is None:
-            kernel = (WholeNeurons if is_whole(current) else ChunkedNeurons)(neuron, pooled)
+        kernel = _kernel(current, neuron, pooled)
         spikes, sent_trace, saved = kernel.forward(current, membrane, trace, norm, learning=learning, spare=spare)
+    if isinstance(kernel, TracedNeurons):
+        assert kernel.state is not None
+        membrane, trace = kernel.state
     if learning:
         weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
-        rest = saved._replace(current=None)
-        spikes: Any = _Backward.apply(current, weight, bias, spikes, saved.current, membrane, (kernel, rest))
-    return spikes, sent_trace
+        itself = saved.current is current
+        kept = None if itself else saved.current, saved.mean, saved.deviation, *saved.bits
+        spikes: Any = _Backward.apply(current, weight, bias, spikes, membrane, kernel, itself, *kept)
+    return spikes, sent_trace, (membrane, trace)
+
+
+def _kernel(current: Tensor, neuron: Neuron, pooled: bool) -> NeuronKernel:
+    if torch.compiler.is_compiling():
+        return TracedNeurons(current, neuron, pooled)
+    kernel = operations.neurons(current, neuron, pooled)
+    return (WholeNeurons if is_whole(current) else ChunkedNeurons)(neuron, pooled) if kernel is None else kernel
 
 
 class _Backward(torch.autograd.Function):
@@ -73,23 +80,23 @@ class _Backward(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         spikes: Tensor,
-        kept: Tensor | None,
         membrane: Tensor,
-        rest: tuple[NeuronKernel, Saved],
+        kernel: NeuronKernel,
+        itself: bool,
+        kept: Tensor | None,
+        *rest: Tensor | None,
     ) -> Tensor:
-        ctx.save_for_backward(kept, membrane, weight)
-        ctx.rest = rest
+        ctx.save_for_backward(membrane, weight, current if itself else kept, *rest)
+        ctx.kernel = kernel
         return spikes
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        current, membrane, weight = ctx.saved_tensors
+        membrane, weight, current, mean, deviation, *bits = ctx.saved_tensors
         # Hooks on saved tensors may have changed their memory order.
         membrane, current = channels_last(membrane), None if current is None else channels_last(current)
-        if membrane.nbytes >= _LARGE and membrane.device.type == "cpu":
-            # Here memory is at its peak, and what later layers have freed is in pieces too small for this one.
-            give_back_free_memory()
-        kernel, saved = ctx.rest
-        grad = channels_last(grad_outputs[0])
-        return *kernel.backward(grad, membrane, weight, saved._replace(current=current)), *[None] * 4
+        grad, saved = channels_last(grad_outputs[0]), Saved(current, bits, mean, deviation)
+        if not torch.compiler.is_compiling():  # then the operator does
+            make_room(membrane)
+        return *ctx.kernel.backward(grad, membrane, weight, saved), *[None] * (len(bits) + 7)

@@ -3,7 +3,9 @@
 No other module of training touches a name of torch that begins with an underscore.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -16,26 +18,46 @@ from bsnn.errors import UserError
 # TorchDispatchMode is documented as an extension point but has no public import path.
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_T = TypeVar("_T", bound=Tensor)
 
 
-def opaque(function: _F) -> _F:
-    """Keeps `torch.compile` out of a function and of all that it calls, so that it gives the same bits as without.
+def constant(function: _F) -> _F:
+    """Lets `torch.compile` call a function while it traces, and take what it returns as a constant.
 
-    The public `torch.compiler.disable` does this too, but imports the compiler at once, which takes as long as the
-    rest of torch, and calls the function through another one. Here its marks are set on the function itself.
+    Its arguments must be constants. The public `torch.compiler.assume_constant_result` imports the compiler at once.
     """
-    frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
-    if not hasattr(frames, "set_code_exec_strategy"):  # another version of torch than the ones that are tested
-        return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
-    skip = frames._FrameAction.SKIP
-    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="bsnn computes this itself")
+    vars(function).update(_dynamo_marked_constant=True)
     return function
+
+
+def uncompiled_calls() -> AbstractContextManager[Any]:
+    """Within it, compiled modules run as if they were not; if the compiler was never imported, there are none."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+def mark(tensor: Tensor, name: str, value: Any) -> Tensor:
+    """Sets an attribute of a tensor, and returns the tensor that has it.
+
+    While the compiler traces, that is a view: it does not let every result of an operator have attributes.
+    """
+    marked = tensor.view_as(tensor) if torch.compiler.is_compiling() else tensor
+    setattr(marked, name, value)
+    return marked
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:
     """The tensors in nested tuples, lists and dicts; torch's public functions do not see all of its own containers."""
     return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+
+
+def without_storage(
+    kind: type[_T], size: Any, stride: Any, dtype: torch.dtype, device: torch.device, requires_grad: bool
+) -> _T:
+    """A tensor of a class of ours that has a shape and no memory; torch documents it only as a way to wrap tensors."""
+    made: Any = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
+        kind, size, strides=stride, dtype=dtype, device=device, requires_grad=requires_grad
+    )
+    return made
 
 
 def storage_id(tensor: Tensor) -> int:
@@ -63,13 +85,13 @@ def named_layers(module: nn.Module) -> dict[str, nn.Module]:
 
     A layer of ours that was compiled by itself stands here as it was before: its type says how to call it.
     """
-    layers = {name: layer for name, layer in module._modules.items() if layer is not None}
-    return {name: own if _is_own(own := uncompiled(layer)) else layer for name, layer in layers.items()}
+    return {name: _callable_layer(layer) for name, layer in module._modules.items() if layer is not None}
 
 
-def _is_own(module: nn.Module) -> bool:
-    """Whether a module is one of ours, which this layer knows only by what they have."""
-    return isinstance(module, OwnStorage) or hasattr(module, "initial_state")
+def _callable_layer(layer: nn.Module) -> nn.Module:
+    """A layer as it is called: one of ours, which are known here only by what they have, as it was before."""
+    own = uncompiled(layer)
+    return own if isinstance(own, OwnStorage) or hasattr(own, "initial_state") else layer
 
 
 def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:

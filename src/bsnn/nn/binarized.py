@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from bsnn.kernels.torch_internals import opaque
-
 
 class _SoftSign(torch.autograd.Function):
     """sign(x), whose derivative is k t (1 − tanh²(t x)) with k = max(1/t, 1)."""
@@ -69,7 +67,6 @@ class ScaledSignConv2d(nn.Conv2d):
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=False)
         self.register_buffer("temperature", torch.tensor(0.1))
 
-    @opaque
     def forward(self, input: Tensor) -> Tensor:
         """Current for the neurons behind it."""
         return F.conv2d(input, scaled_sign(self.weight, self.temperature), None, self.stride, self.padding)
@@ -127,7 +124,6 @@ class ConstrainedConv2d(nn.Conv2d):
         # Adds 0, so that the values are exact, and the gradient is that of the weights.
         return torch.where(self.scale > 0, signed, weight) + (self.weight - weight)
 
-    @opaque
     def forward(self, input: Tensor) -> Tensor:
         """Current for the neurons behind it."""
         return F.conv2d(input, self.quantized(), self.bias, self.stride, self.padding)

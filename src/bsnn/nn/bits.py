@@ -15,15 +15,16 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from bsnn.errors import UserError
 from bsnn.kernels.bits import pack as pack, unpack as unpack
-from bsnn.kernels.torch_internals import OwnStorage, tensors_in
+from bsnn.kernels.torch_internals import OwnStorage, tensors_in, without_storage
 
 # What torch may do with a binary parameter: ask for its kind and shape, make other tensors like it, and what concerns
 # its gradient. Everything else would read or write numbers that it does not have.
 _ALLOWED = {
-    "__dir__", "__format__", "__len__", "backward", "dim", "element_size", "get_device", "grad", "is_complex",
-    "is_conj", "is_contiguous", "is_floating_point", "is_inference", "is_neg", "is_pinned", "is_same_size", "is_shared",
-    "is_signed", "ndimension", "nelement", "numel", "register_hook", "register_post_accumulate_grad_hook",
-    "requires_grad_", "retain_grad", "size", "storage_offset", "stride", "untyped_storage",
+    "__dir__", "__format__", "__len__", "_is_view", "backward", "dim", "element_size", "get_device", "grad",
+    "is_complex", "is_conj", "is_contiguous", "is_floating_point", "is_inference", "is_neg", "is_pinned",
+    "is_same_size", "is_shared", "is_signed", "ndimension", "nelement", "numel", "register_hook",
+    "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "size", "storage_offset", "stride",
+    "untyped_storage",
 }  # fmt: skip
 _REFUSED_ATTRIBUTES = {"data", "H", "T", "imag", "mH", "mT", "real"}
 _SET_ATTRIBUTES = {"grad", "requires_grad"}
@@ -105,6 +106,18 @@ class BinaryParameter(nn.Parameter):
             raise _no_numbers(name, args, kwargs)
         like = torch.empty((), dtype=args[0].dtype, device=args[0].device).expand(args[0].shape)
         return func(like, *args[1:], **kwargs)
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        """What `torch.compile` traces in the place of a parameter: its bits, and what kind of tensor it is."""
+        return ["bits"], (self.dtype, self.requires_grad)
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: dict[str, Tensor], kind: Any, size: Any, stride: Any) -> "BinaryParameter":
+        """A parameter around bits that stand in for its own while it is traced."""
+        dtype, requires_grad = kind
+        parameter = without_storage(cls, size, stride, dtype, inner["bits"].device, requires_grad)
+        parameter.bits = inner["bits"]
+        return parameter
 
     @classmethod
     def from_signs(cls, values: Tensor) -> "BinaryParameter":

@@ -8,7 +8,6 @@ over them (`recycling_state`), and nobody else can see them.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +15,11 @@ from torch import Tensor, nn
 
 from bsnn import kernels
 from bsnn.kernels import operations
+from bsnn.kernels.batch_norm import evaluation_norm, training_norm
 from bsnn.kernels.images import channels_last
-from bsnn.kernels.pieces import is_whole
 from bsnn.kernels.precision import mark_levels
 from bsnn.kernels.step import step
-from bsnn.kernels.torch_internals import forward_hooks, has_other_hooks, uncompiled
+from bsnn.kernels.torch_internals import constant, forward_hooks, has_other_hooks, uncompiled
 from bsnn.nn.claims import claim, is_elementwise
 from bsnn.nn.neuron import LIF, LIFState, Neuron, SoftResetNeuron, SpikeCount, Stateful, check_state
 from bsnn.nn.neurons import IF
@@ -100,7 +99,7 @@ def find_run(
     """
     if not isinstance(x, Tensor) or x.dim() not in (2, 4) or x.dtype not in (torch.float32, torch.float64):
         return None
-    if not x.numel() or not kernels.fuses():
+    if not x.numel() or not _fuses():
         return None
     first = layers[start]
     norm = (
@@ -123,6 +122,17 @@ def find_run(
     return run._replace(pool=None) if run.pool is not None and is_watched(run.pool) else run
 
 
+@constant
+def _choose_backend() -> None:
+    """Lets the first question look for what was built before the compiler traces the question."""
+    kernels.backend()
+
+
+def _fuses() -> bool:
+    _choose_backend()
+    return kernels.fuses()
+
+
 def is_fusable(neuron: Neuron) -> bool:
     """Whether the fused step computes what this layer of neurons does."""
     known = is_elementwise(neuron.gradient) and is_elementwise(neuron.surrogate)
@@ -135,13 +145,18 @@ def _is_exactly(module: nn.Module, *kinds: type[nn.Module]) -> bool:
 
 
 def _can_fuse(norm: BatchNorm1d | BatchNorm2d | None, neuron: SoftResetNeuron) -> bool:
-    if not is_fusable(neuron):
+    if not is_fusable(neuron) or (torch.compiler.is_compiling() and not _has_names(neuron)):
         return False
     if norm is None:
         return True
     if norm.weight is None or norm.running_mean is None:
         return False
     return not norm.synchronized if norm.training else not torch.is_grad_enabled()
+
+
+def _has_names(neuron: SoftResetNeuron) -> bool:
+    """Whether an operator can compute a layer of neurons; the compiler traces code of the user's own instead."""
+    return all(claim(type(part), "kernel") is not None for part in (neuron.surrogate, neuron.gradient))
 
 
 def is_watched(module: nn.Module) -> bool:
@@ -178,11 +193,12 @@ def run_step(
     norm = None if run.norm is None else _as_numbers(run.norm, counted)
     with torch.no_grad():
         membrane, trace = _own_state(current, state, run.neuron)
-    spikes, sent_trace = step(current, membrane, trace, as_numbers(run.neuron), norm, pooled=pooled, spare=spare)
+    neuron = as_numbers(run.neuron)
+    spikes, sent_trace, now = step(current, membrane, trace, neuron, norm, pooled=pooled, spare=spare)
     for count in forward_hooks(run.neuron):
         assert isinstance(count, SpikeCount)
         count.add(spikes, each=4 if pooled else 1)
-    return Activity(mark_levels(spikes, 4 if pooled else 1), sent_trace), LIFState(membrane, trace)
+    return Activity(mark_levels(spikes, 4 if pooled else 1), sent_trace), LIFState(*now)
 
 
 def as_numbers(neuron: SoftResetNeuron) -> operations.Neuron:
@@ -204,32 +220,13 @@ def as_numbers(neuron: SoftResetNeuron) -> operations.Neuron:
 
 def _as_numbers(norm: BatchNorm1d | BatchNorm2d, counted: list[Tensor]) -> operations.Norm:
     """BatchNorm as kernels know it; for `counted`, see `run_step`."""
-    running = None
-    if norm.training:
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        assert norm.num_batches_tracked is not None
-        running = norm.running_mean, norm.running_var, norm.num_batches_tracked
-    normalize = partial(_normalize, norm, counted)
-    return operations.Norm(norm.weight, norm.bias, normalize, norm.folded, running, norm.momentum, norm.eps)
-
-
-def _normalize(
-    norm: BatchNorm1d | BatchNorm2d, counted: list[Tensor], current: Tensor, in_place: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """BN(I), and in training mean and 1/σ of the batch."""
     if not norm.training:
-        return norm.fold(current, in_place=in_place), None, None
+        return evaluation_norm(norm.weight, norm.bias, *norm.folded(), norm.eps)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
-    rate, written = norm.momentum, {}
-    if rate is None or not is_whole(current):
-        rate = norm.count_batch()
-    else:
-        counted.append(norm.num_batches_tracked)
-    if in_place:
-        written["out"] = current.detach(), torch.empty_like(norm.weight), torch.empty_like(norm.weight)
-    statistics = norm.running_mean, norm.running_var
-    return torch.native_batch_norm(current, norm.weight, norm.bias, *statistics, True, rate, norm.eps, **written)
+    running = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    return training_norm(norm.weight, norm.bias, running, norm.momentum, norm.eps, counted)
 
 
 def _own_state(current: Tensor, state: LIFState | None, neuron: Neuron) -> tuple[Tensor, Tensor | None]:
@@ -239,6 +236,6 @@ def _own_state(current: Tensor, state: LIFState | None, neuron: Neuron) -> tuple
     check_state(state, current, neuron)
     membrane, trace = (None if part is None else channels_last(part) for part in state)
     assert membrane is not None
-    if neuron not in _recycling.get():
+    if not torch.compiler.is_compiling() and neuron not in _recycling.get():  # an operator makes a new state
         membrane, trace = membrane.clone(), None if trace is None else trace.clone()
     return membrane, trace

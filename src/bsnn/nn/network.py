@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bsnn.errors import BackendWarning, UserError
 from bsnn.kernels.images import channels_last
-from bsnn.kernels.torch_internals import count_together, named_layers, opaque
+from bsnn.kernels.torch_internals import count_together, named_layers
 from bsnn.nn.fused import find_run, is_watched, run_step
 from bsnn.nn.neuron import Neuron, Stateful, finding_shapes
 from bsnn.nn.recurrent import Recurrent
@@ -143,7 +143,7 @@ class _Composition(Stateful):
             lost = where_lost(output)
             if lost and lost != where_lost(x):
                 output = lose_trace(output, f"{name}.{lost}")
-            if _told and layer in _told:
+            if not torch.compiler.is_compiling() and _told and layer in _told:
                 self._say_no_more()
         return output, state
 
@@ -155,7 +155,7 @@ class _Composition(Stateful):
 
     def _tell(self, watched: nn.Module) -> None:
         """Says, once per network, that modules run one by one because of a hook."""
-        if self in _told or finding_shapes():
+        if torch.compiler.is_compiling() or self in _told or finding_shapes():
             return
         self._say_no_more()
         name = next(name for name, layer in named_layers(self).items() if layer is watched)
@@ -190,7 +190,6 @@ class Sequential(_Composition):
         (torch.Size([3, 2]), 2)
     """
 
-    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all layers."""
         states, layers, place, counted = [], list(self._with_states(state)), 0, []
@@ -233,7 +232,6 @@ class _Branches(_Composition):
     def _merge(self, parts: list[Tensor]) -> Tensor:
         raise NotImplementedError
 
-    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """One time step through all branches."""
         steps = [self._step(name, layer, x, past) for name, layer, past in self._with_states(state)]
@@ -307,7 +305,6 @@ class ImageNetwork(Sequential):
         self.in_channels = in_channels
         self.minimum_size = minimum_size
 
-    @opaque
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
         """Logits of one time step, and the new state."""
         return super().forward(self._checked(x), state)

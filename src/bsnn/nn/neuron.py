@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bsnn.errors import UserError
 from bsnn.kernels.pieces import widest
-from bsnn.kernels.torch_internals import opaque
+from bsnn.kernels.torch_internals import uncompiled_calls
 from bsnn.nn.claims import claim
 from bsnn.nn.surrogate import Sigmoid, Surrogate, spike
 from bsnn.nn.trace import NDOT, Activity, GradientRule, RuleName, as_output, gradient_rule
@@ -136,7 +136,7 @@ class Stateful(nn.Module):
         """
         token = _finding_shapes.set(True)
         try:
-            with evaluating(self), torch.no_grad():
+            with uncompiled_calls(), evaluating(self), torch.no_grad():
                 _, state = self(x[:1], None)
         finally:
             _finding_shapes.reset(token)
@@ -267,7 +267,6 @@ class Neuron(Stateful):
         """What a gradient rule sees as the membrane of a state; you may override it."""
         return state.membrane
 
-    @opaque
     def forward(self, current: Tensor, state: Any) -> tuple[Activity, Any]:
         """One time step; in half precision the state is kept in single."""
         rule, spike_type = self.gradient, current.dtype
@@ -342,7 +341,7 @@ def check_state(state: Any, current: Tensor, neuron: Neuron) -> None:
             "returns it. Make a new one with net.initial_state(x)."
         )
     for tensor in state:
-        if tensor is not None and _kind(tensor) != _kind(current):
+        if tensor is not None and not _are_alike(tensor, current):
             raise UserError(
                 f"state: received one for {_kind(tensor)}; expected one for {_kind(current)}. "
                 "Make a new one with net.initial_state(x) for this input."
@@ -353,6 +352,10 @@ def check_state(state: Any, current: Tensor, neuron: Neuron) -> None:
             f"{type(rule).__name__} needs one {'with' if rule.has_trace else 'without'}. "
             "Make a new one with net.initial_state(x)."
         )
+
+
+def _are_alike(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and first.dtype == second.dtype and first.device == second.device
 
 
 def _kind(tensor: Tensor) -> str:

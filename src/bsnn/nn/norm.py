@@ -14,9 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
 from bsnn.errors import UserError
-from bsnn.kernels import operations
-from bsnn.kernels.pieces import widest
-from bsnn.kernels.torch_internals import opaque
+from bsnn.kernels.batch_norm import count_batch, folded, scaled, traced_batch_norm
 from bsnn.nn.neuron import evaluating
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -73,8 +71,7 @@ class _Folded(nn.Module):
     def count_batch(self) -> float:
         """Counts a batch of training; returns its share in the running statistics, as torch has it."""
         assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
-        return 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        return count_batch(self.num_batches_tracked, self.momentum)
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """Scale and shift of evaluation, one number per channel, computed in double precision if the device has it."""
@@ -82,32 +79,32 @@ class _Folded(nn.Module):
             raise UserError(
                 "folded: this BatchNorm keeps no running statistics; build it with track_running_stats=True."
             )
-        if self.weight is not None and self.bias is not None:
-            made = operations.folded(self.weight, self.bias, self.running_mean, self.running_var, self.eps)
-            if made is not None:
-                return made
-        dtype = widest(self.running_mean.device)
-        mean, deviation = self.running_mean.to(dtype), (self.running_var.to(dtype) + self.eps).sqrt()
-        scale = 1 / deviation if self.weight is None else self.weight.to(dtype) / deviation
-        shift = -mean * scale if self.bias is None else self.bias.to(dtype) - mean * scale
-        return scale.to(self.running_mean.dtype), shift.to(self.running_mean.dtype)
+        return folded(self.weight, self.bias, self.running_mean, self.running_var, self.eps)
 
-    @opaque
     def forward(self, input: Tensor) -> Tensor:
         """Normalizes; in evaluation by the folded scale and shift."""
+        if self.training and self.synchronized:
+            if torch.compiler.is_compiling():
+                raise UserError(
+                    f"{type(self).__name__}: has statistics of many processes (bsnn.train.distribute) and was given to "
+                    "torch.compile; expected a network of one process, or one that is not compiled."
+                )
+            return self._normalize_over_processes(input)
+        if self.training and torch.compiler.is_compiling() and input.numel() > input.shape[1]:  # else torch refuses
+            self._check_axes(input)
+            running = self.running_mean, self.running_var, self.num_batches_tracked
+            return traced_batch_norm(input, self.weight, self.bias, running, self.momentum, self.eps)
         if self.training:
-            return self._normalize_over_processes(input) if self.synchronized else super().forward(input)
+            return super().forward(input)
         if self.running_mean is None:  # without running statistics, evaluation takes the batch's, as torch's does
             return super().forward(input)
-        return self.fold(input)
+        self._check_axes(input)
+        return scaled(input, *self.folded(), in_place=False)
 
-    def fold(self, x: Tensor, *, in_place: bool = False) -> Tensor:
-        """Evaluation with running statistics; it may write over `x` if told so."""
+    def _check_axes(self, x: Tensor) -> None:
         if x.dim() not in self.num_axes:
             expected = " or ".join(f"{number}D" for number in self.num_axes)
             raise UserError(f"{type(self).__name__}: received an input of {x.dim()} axes; expected {expected} input.")
-        scale, shift = (numbers.view((1, -1) + (1,) * (x.dim() - 2)) for numbers in self.folded())
-        return x.mul_(scale).add_(shift) if in_place else x * scale + shift
 
 
 class BatchNorm1d(_Folded, nn.BatchNorm1d):

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
-from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.neuron import Neuron, Stateful
 from bsnn.nn.synapse import TracedLayer
 from bsnn.nn.trace import Activity
@@ -59,13 +58,13 @@ class Recurrent(Stateful):
         self.synapse = synapse
         self.neuron = neuron
 
-    @opaque
     def forward(self, current: Tensor, state: RecurrentState | None) -> tuple[Activity, RecurrentState]:
         """One time step."""
         rule = self.neuron.gradient
         if state is None:
             past, spikes = None, torch.zeros_like(current)
-            trace = spikes.to(torch.promote_types(spikes.dtype, torch.float32)) if rule.has_trace else None
+            kind = torch.promote_types(spikes.dtype, torch.float32)
+            trace = torch.zeros_like(current, dtype=kind) if rule.has_trace else None
         else:
             past, spikes = state
             trace = past.trace

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from bsnn.errors import UserError
-from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.neuron import Neuron, Stateful
 from bsnn.nn.synapse import TracedLayer
 from bsnn.nn.trace import Activity
@@ -62,7 +61,6 @@ class Retraced(Stateful):
         self.neuron = neuron
         self.layer = layer
 
-    @opaque
     def forward(self, current: Tensor, state: RetracedState | None) -> tuple[Activity, RetracedState]:
         """One time step."""
         rule = self.neuron.gradient

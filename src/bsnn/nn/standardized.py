@@ -8,7 +8,6 @@ g is learned, and there is a bias. The factor brings the variance of what spikes
 import torch
 from torch import Tensor, nn
 
-from bsnn.kernels.torch_internals import opaque
 from bsnn.nn.synapse import Size, TracedConv2d
 from bsnn.nn.trace import Activity
 
@@ -52,7 +51,6 @@ class StandardizedConv2d(TracedConv2d):
         self.gain = nn.Parameter(torch.ones(out_channels))
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
-    @opaque
     def forward(self, x: Tensor | Activity) -> Tensor:
         """Current for the neurons behind it."""
         product = self._multiply(x, self.convolution, standardized(self.weight, self.gain))
@@ -74,7 +72,6 @@ class Scale(nn.Module):
         super().__init__()
         self.factor = factor
 
-    @opaque
     def forward(self, x: Tensor) -> Tensor:
         """The product."""
         return self.factor * x

@@ -4,7 +4,6 @@ H(x) = 1 where x ≥ 0 has no useful derivative; each class below gives a smooth
 elementwise, and each says under which name, and with which parameter, C computes it too.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -14,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from bsnn.errors import UserError
 from bsnn.extras import named_instance
+from bsnn.kernels import formulas
 
 __all__ = ["Arctan", "Rectangle", "Sigmoid", "Surrogate", "Triangle", "named", "spike"]
 
@@ -71,8 +71,7 @@ class Sigmoid(_BuiltIn):
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
-        sigmoid = (self.alpha * x).sigmoid_()
-        return torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1).mul_(self.alpha)
+        return formulas.derivative(x, "sigmoid", self.alpha)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Rectangle(_BuiltIn):
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
-        return (x.abs() < self.width / 2).to(x.dtype) / self.width
+        return formulas.derivative(x, "rectangle", self.width)
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Triangle(_BuiltIn):
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
-        return (self.width - x.abs()).clamp(min=0) / self.width**2
+        return formulas.derivative(x, "triangle", self.width)
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class Arctan(_BuiltIn):
 
     def derivative(self, x: Tensor) -> Tensor:
         """∂s/∂u at distance `x` from the threshold."""
-        return (self.alpha / 2) / (1 + (math.pi / 2 * self.alpha * x) ** 2)
+        return formulas.derivative(x, "arctan", self.alpha)
 
 
 class _Spike(torch.autograd.Function):

@@ -6,93 +6,21 @@ There is one forward convolution per step. The product is bilinear, so the trace
 where the weight gradient is made, and neither the spikes nor dense weights are kept for backward.
 """
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from bsnn.errors import UserError
-from bsnn.kernels import operations
-from bsnn.kernels.precision import multiplying_backward, multiplying_forward
-from bsnn.kernels.torch_internals import opaque
+from bsnn.kernels.operations import Geometry
+from bsnn.kernels.product import gradients, multiply
 from bsnn.nn.bits import BinaryModule, BinaryParameter
 from bsnn.nn.trace import Activity, where_lost
 
 Weights = Literal["binary", "latent", "real"]
 Size = int | tuple[int, int]
 """Height and width; one number for both."""
-
-
-class _Product(Protocol):
-    """A bilinear product of inputs and weights."""
-
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor: ...
-
-    def num_products(self, shape: torch.Size) -> int:
-        """Of which each output is a sum, for weights of `shape`."""
-        ...
-
-    def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
-        """The same for one-bit weights, if a backend can count it."""
-        ...
-
-    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor: ...
-
-    def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor: ...
-
-
-class _ConvolutionProduct(operations.Geometry):
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(x, weight, None, *self)
-
-    def num_products(self, shape: torch.Size) -> int:
-        return shape[1:].numel()
-
-    def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
-        return operations.convolve(x, bits, shape, self)
-
-    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor:
-        gradient = None
-        if bits is not None:
-            size = x.shape[2], x.shape[3]
-            gradient = operations.input_gradient(grad, bits, weight.shape, size, self)
-        if gradient is None:
-            gradient = self._gradients(grad, x, _dense(weight, bits, grad.dtype), (True, False, False))[0]
-        return gradient
-
-    def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
-        gradient = operations.weight_gradient(grad, x, shape, self)
-        if gradient is None:
-            shaped = grad.new_empty(()).expand(shape)  # only its shape is read
-            gradient = self._gradients(grad, x, shaped, (False, True, False))[1].contiguous()
-        return gradient
-
-    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> Any:
-        return torch.ops.aten.convolution_backward(
-            grad, x, weight, None, self.stride, self.padding, self.dilation, False, (0, 0), self.groups, wanted
-        )
-
-
-class _MatrixProduct:
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.linear(x, weight)
-
-    def num_products(self, shape: torch.Size) -> int:
-        return shape[1]
-
-    def counted(self, x: Tensor, bits: Tensor, shape: torch.Size) -> Tensor | None:
-        if x.dim() != 2:
-            return None
-        currents = operations.convolve(x[..., None, None], bits, torch.Size((*shape, 1, 1)), operations.Geometry())
-        return None if currents is None else currents.flatten(1)
-
-    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor, bits: Tensor | None) -> Tensor:
-        return grad @ _dense(weight, bits, grad.dtype)
-
-    def weight_gradient(self, grad: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
-        return grad.reshape(-1, shape[0]).T @ x.reshape(-1, shape[1])
 
 
 class _Synapse(torch.autograd.Function):
@@ -105,38 +33,20 @@ class _Synapse(torch.autograd.Function):
         trace: Tensor | None,
         weight: Tensor,
         bits: Tensor | None,
-        product: _Product,
+        geometry: Geometry | None,
     ) -> Tensor:
         # Saving the bits, not their dense copy, also lets autograd notice a flip between forward and backward.
         ctx.save_for_backward(spikes if trace is None else trace, weight, bits)
-        ctx.product = product
-        currents = None
-        if bits is not None and spikes.dtype == weight.dtype:
-            currents = product.counted(spikes, bits, weight.shape)
-        if currents is None:
-            with multiplying_forward(spikes, product.num_products(weight.shape), binary=bits is not None):
-                currents = product.forward(spikes, _dense(weight, bits))
-        return currents
+        ctx.geometry = geometry
+        return multiply(spikes, weight, bits, geometry)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         presynaptic, weight, bits = ctx.saved_tensors
-        grad_spikes = grad_weight = None
-        grad, presynaptic = grad_outputs[0].to(weight.dtype), presynaptic.to(weight.dtype)
-        with multiplying_backward(grad) as rounded:
-            if rounded is not None:
-                grad, presynaptic = grad.to(rounded), presynaptic.to(rounded)
-            if ctx.needs_input_grad[0]:  # first, so that dense weights and their gradient are never there together
-                grad_spikes = ctx.product.input_gradient(grad, presynaptic, weight, bits).to(weight.dtype)
-            if ctx.needs_input_grad[2]:
-                grad_weight = ctx.product.weight_gradient(grad, presynaptic, weight.shape).to(weight.dtype)
+        wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
+        grad_spikes, grad_weight = gradients(grad_outputs[0], presynaptic, weight, bits, ctx.geometry, wanted)
         return grad_spikes, None, grad_weight, None, None
-
-
-def _dense(weight: Tensor, bits: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
-    dtype = dtype or weight.dtype
-    return weight.to(dtype) if bits is None else operations.signs(bits, weight.shape, dtype)
 
 
 class _Binarize(torch.autograd.Function):
@@ -169,7 +79,7 @@ class TracedLayer(BinaryModule):
         values = nn.init.kaiming_normal_(torch.empty(shape))
         self.weight = BinaryParameter.from_signs(values) if weights == "binary" else nn.Parameter(values)
 
-    def _multiply(self, x: Tensor | Activity, product: _Product, standing_in: Tensor | None = None) -> Tensor:
+    def _multiply(self, x: Tensor | Activity, geometry: Geometry | None, standing_in: Tensor | None = None) -> Tensor:
         """The product with the weights, or with real-valued ones that were computed from them."""
         lost = where_lost(x)
         if lost:
@@ -198,7 +108,7 @@ class TracedLayer(BinaryModule):
                 "a BinaryParameter. Write layer.weight = bsnn.BinaryParameter.from_signs(values), or build the layer "
                 "with weights='real'."
             )
-        return _Synapse.apply(spikes, trace, weight, bits, product)  # pyright: ignore[reportReturnType]
+        return _Synapse.apply(spikes, trace, weight, bits, geometry)  # pyright: ignore[reportReturnType]
 
 
 class TracedConv2d(TracedLayer):
@@ -227,12 +137,11 @@ class TracedConv2d(TracedLayer):
                 "that divides both."
             )
         super().__init__((out_channels, in_channels // groups, *_pair(kernel_size)), weights)
-        self.convolution = _ConvolutionProduct(_pair(stride), _pair(padding), _pair(dilation), groups)
+        self.convolution = Geometry(_pair(stride), _pair(padding), _pair(dilation), groups)
         for name, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
             if min(getattr(self.convolution, name)) < least:
                 raise UserError(f"{name}: received {getattr(self.convolution, name)}; expected {least} or more.")
 
-    @opaque
     def forward(self, x: Tensor | Activity) -> Tensor:
         """Current for the neurons behind it."""
         shape = tuple((x.spikes if isinstance(x, Activity) else x).shape)
@@ -260,10 +169,9 @@ class TracedLinear(TracedLayer):
     def __init__(self, in_features: int, out_features: int, *, weights: Weights) -> None:
         super().__init__((out_features, in_features), weights)
 
-    @opaque
     def forward(self, x: Tensor | Activity) -> Tensor:
         """Current for the neurons behind it."""
-        return self._multiply(x, _MatrixProduct())
+        return self._multiply(x, None)
 
     def extra_repr(self) -> str:
         """Shape, for printing."""

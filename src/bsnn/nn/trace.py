@@ -12,11 +12,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from bsnn.errors import UserError
 from bsnn.extras import named_instance
+from bsnn.kernels.formulas import leaky_trace, membrane_ratio
+from bsnn.kernels.torch_internals import mark
 
 
 class Activity(NamedTuple):
@@ -122,7 +123,7 @@ class OTTT(GradientRule):
 
     def trace(self, past: Tensor, spikes: Tensor, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
         """â[t] = λ â[t−1] + s[t]."""
-        return torch.add(spikes, past, alpha=leak)
+        return leaky_trace(past, spikes, leak)
 
 
 class NDOT(GradientRule):
@@ -158,9 +159,8 @@ class NDOT(GradientRule):
 
     def ratio(self, membrane: Tensor, previous: Tensor, leak: float) -> Tensor:
         """μ[t], safe where the previous membrane is zero."""
-        defined = previous != 0
-        ratio = torch.where(defined, membrane / torch.where(defined, previous, 1.0), leak)
-        self.count((ratio.abs() > leak).sum(), defined.sum())
+        ratio, saturated, ratios = membrane_ratio(membrane, previous, leak)
+        self.count(saturated, ratios)
         return ratio.clamp(-leak, leak) if self.clamp else ratio
 
     def count(self, saturated: Tensor, ratios: Tensor) -> None:
@@ -234,8 +234,7 @@ _LOST = "bsnn_lost_trace"
 
 def lose_trace(x: Tensor, layer: str) -> Tensor:
     """Marks a tensor as one whose trace was lost in `layer`; use the one that is returned."""
-    setattr(x, _LOST, layer)
-    return x
+    return mark(x, _LOST, layer)
 
 
 def where_lost(x: object) -> str:

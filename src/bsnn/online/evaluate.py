@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bsnn.errors import UserError
-from bsnn.kernels.torch_internals import uncompiled
+from bsnn.kernels.torch_internals import uncompiled, uncompiled_calls
 from bsnn.nn.fused import recycling_state
 from bsnn.nn.neuron import Neuron, SpikeCount, Stateful, evaluating
 from bsnn.nn.norm import estimating_statistics
@@ -83,6 +83,8 @@ class FiringRates:
 def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
     """Counts spikes by layer of every forward pass within it, in training or evaluation.
 
+    A compiled network runs as it was before it was compiled, with the same spikes: compiled code knows no new hooks.
+
     Example:
         >>> net = bsnn.models.vgg((8, 8), in_channels=1).eval()
         >>> with counting_spikes(net) as rates:
@@ -94,7 +96,8 @@ def counting_spikes(net: nn.Module) -> Iterator[FiringRates]:
     counts = {name: SpikeCount() for name in layers}
     handles = [module.register_forward_hook(counts[name]) for name, module in layers.items()]
     try:
-        yield FiringRates(counts)
+        with uncompiled_calls():
+            yield FiringRates(counts)
     finally:
         for handle in handles:
             handle.remove()

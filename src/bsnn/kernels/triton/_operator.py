@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_LIBRARY = torch.library.Library("bsnn", "FRAGMENT")
+from bsnn.kernels.compiler import LIBRARY
 
 # Programs that share a sum over the rows of a tensor: enough to fill a large GPU, few enough to add up at the end.
 _SHARED_SUM = 512
@@ -32,10 +32,10 @@ def operator(schema: str) -> Callable[[Launch], Launch]:
 
     def decorate(launch: Launch) -> Launch:
         name = launch.__name__
-        _LIBRARY.define(f"{name}({schema}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+        LIBRARY.define(f"{name}({schema}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
         for device in ("CPU", "CUDA"):  # on the CPU, Triton's interpreter runs it
-            _LIBRARY.impl(name, launch, device)
-        torch.library.register_fake(f"bsnn::{name}", _nothing, lib=_LIBRARY)
+            LIBRARY.impl(name, launch, device)
+        torch.library.register_fake(f"bsnn::{name}", _nothing, lib=LIBRARY)
         return getattr(torch.ops.bsnn, name).default
 
     return decorate
