@@ -81,12 +81,13 @@ def plain_loop(net: nn.Module) -> list[Any]:
     return [*seen, *_left(net, [flip, sgd])]
 
 
-def online(net: nn.Module, bptt: bool = False, **settings: Any) -> list[Any]:
-    """The same by the library's loop, twice."""
+def online(net: nn.Module, bptt: bool = False, copies: int = 1, **settings: Any) -> list[Any]:
+    """The same by the library's loop, twice, with a batch that is `copies` times as large."""
     optimizers, seen = optimizers_of(net), []
+    x, loss = torch.cat([X] * copies), functools.partial(LOSS, labels=Y.repeat(copies))
     for _ in range(2):
         update = bsnn.bptt_update if bptt else bsnn.online_update
-        seen += [update(net, itertools.repeat(X, 3), LOSS, optimizers, **settings)]  # pyright: ignore
+        seen += [update(net, itertools.repeat(x, 3), loss, optimizers, **settings)]  # pyright: ignore
         seen += [torch.tensor(optimizers[0].flip_counts)]  # pyright: ignore[reportAttributeAccessIssue]
     return [*seen, *_left(net, optimizers)]
 

@@ -49,6 +49,10 @@ def test_a_product_and_its_gradients(given: Any) -> None:
         torch.library.opcheck(OPERATORS.product_gradients.default, (grad, *given, *wanted))
 
 
+def test_the_gradient_of_a_bias() -> None:
+    torch.library.opcheck(OPERATORS.bias_gradient.default, (images(3, 8),))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("shape", "pooled", "trace", "norm"),

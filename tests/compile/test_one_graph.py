@@ -70,7 +70,8 @@ def test_on_every_backend(backend: str) -> None:
 def test_default_settings() -> None:
     net = bsnn.models.vgg((8, "pool", 64), in_channels=2)
     other = torch.compile(copy.deepcopy(net), fullgraph=True)
-    assert_same_bits(online(net), online(other))
+    # A batch that inductor would add up in another order, in the gradient of the classifier's bias.
+    assert_same_bits(online(net, copies=8), online(other, copies=8))
 
 
 def test_no_recompilation_after_the_first_two_steps() -> None:

@@ -199,6 +199,32 @@ def _weight_gradient(grad: Tensor, x: Tensor, shape: torch.Size, geometry: Geome
     return gradient
 
 
+@operator("(Tensor grad) -> Tensor", lambda grad: grad.new_empty(grad.shape[-1]), lambda made: made)
+def bias_gradient(grad: Tensor) -> Tensor:
+    """The gradient of a bias, in the order of additions that torch has without the compiler."""
+    return grad.sum(tuple(range(grad.dim() - 1)))
+
+
+class _Biased(torch.autograd.Function):
+    """Hands a product on that a bias was added to already; backward is that of the addition."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, bias: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad_outputs[0], bias_gradient(grad_outputs[0])
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What `nn.Linear` computes, for the compiler: in the gradient of the bias, torch adds up the batch itself."""
+    if bias is None:
+        return F.linear(x, weight)
+    made: Any = _Biased.apply(F.linear(x, weight, bias.detach()), bias)
+    return made
+
+
 def _through_convolution(
     grad: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, wanted: tuple[bool, bool, bool]
 ) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bsnn.errors import BackendWarning, UserError
 from bsnn.kernels.images import channels_last
+from bsnn.kernels.product import affine
 from bsnn.kernels.torch_internals import count_together, named_layers
 from bsnn.nn.fused import find_run, is_watched, run_step
 from bsnn.nn.neuron import Neuron, Stateful, finding_shapes
@@ -83,7 +84,10 @@ def _apply(layer: nn.Module, x: Value, name: str) -> Value:
             "bsnn.Sequential, bsnn.Residual or bsnn.Concat there, which hand the trace on."
         )
     entering = x.spikes if isinstance(x, Activity) else x
-    output = layer(entering)
+    if torch.compiler.is_compiling() and type(layer) is nn.Linear and _forgets(layer):
+        output = affine(entering, layer.weight, layer.bias)
+    else:
+        output = layer(entering)
     if not lost or not isinstance(output, Tensor):
         return output
     # What a layer hands on as it is, such as dropout in evaluation, is still somebody else's tensor.
