@@ -45,10 +45,12 @@ MOST_BYTES = 4_000_000
 MOST_POINTS_LOST = 0.2
 HEADING = "## Cards\n"
 
-_ALWAYS = (
-    "It answers with one of its classes, whatever it is given. The share that `bsnn predict` prints is a softmax, not "
-    "a calibrated probability."
+_ANSWERS = "It answers with one of its classes, whatever it is given."
+_REJECTS = (
+    "It answers `none of these` below a threshold that was chosen on noise and silence; how it takes other words was "
+    "not measured."
 )
+_SHARE = "The share that `bsnn predict` prints is a softmax, not a calibrated probability."
 
 
 class Facts(NamedTuple):
@@ -104,7 +106,6 @@ FACTS = {
         "not used.",
         (
             "The test set is small: see the interval.",
-            "It has no class for silence, noise or other words.",
             "It was not tried on other microphones, accents or languages than those of the data.",
         ),
     ),
@@ -181,7 +182,7 @@ def make(run: Path, name: str, data: str | None, samples: int) -> tuple[bytes, C
         "commit": saved["git_commit"],
         "train_seconds": round(sum(line["seconds"] for line in history), 1),
         "computed_by": _machine(saved["computed_by"]),
-        "limits": [*facts.limits, _ALWAYS],
+        "limits": [*facts.limits, f"{_ANSWERS if artifact.reject_below is None else _REJECTS} {_SHARE}"],
     }
 
 

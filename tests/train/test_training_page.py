@@ -9,6 +9,9 @@ import pytest
 from bsnn import cli
 
 
+# torch's own, from importing its compiler and from tracing
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text()
     commands = [
