@@ -15,9 +15,13 @@ from typing import Any
 
 import torch
 
+import bsnn
+from bsnn.data.loader import Loader
 from bsnn.errors import UserError
 from bsnn.nn.binarized import ConstrainedConv2d
-from bsnn.train.load import evaluate_run, load_network
+from bsnn.train.build import load_test_set
+from bsnn.train.config import data_of_run
+from bsnn.train.load import load_network
 
 RESULTS = Path(__file__).parent / "results" / "constrained.json"
 NEAR = 0.05
@@ -30,10 +34,12 @@ def measured(run: Path, data: str | None) -> dict[str, Any]:
     if not layers or not all(layer.scale > 0 for layer in layers):
         raise UserError(f"{run}: its weights are not constrained; expected a run of CBP's second stage.")
     near = torch.cat([((layer.weight.abs() / layer.scale - 1).abs() < NEAR).flatten() for layer in layers])
-    quantized = evaluate_run(run, data=data)["test_accuracy"]
+    test_set = load_test_set(trained.config, data or data_of_run(run))
+    loader = Loader(test_set, trained.config.batch_size)
+    quantized = bsnn.evaluate(trained.net, loader.ordered(), trained.time_steps).accuracy
     for layer in layers:
         layer.scale.zero_()  # then it computes with the weights as they are
-    real = evaluate_run(run, data=data, model=trained.net)["test_accuracy"]
+    real = bsnn.evaluate(trained.net, loader.ordered(), trained.time_steps).accuracy
     return {
         "run": run.parent.name + "/" + run.name,
         "time_steps": trained.time_steps,

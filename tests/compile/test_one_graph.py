@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import bsnn
 from bsnn.kernels.torch_internals import tensors_in
+from bsnn.nn.surrogate import Sigmoid
 
 pytestmark = QUIET
 
@@ -72,6 +73,15 @@ def test_default_settings() -> None:
     other = torch.compile(copy.deepcopy(net), fullgraph=True)
     # A batch that inductor would add up in another order, in the gradient of the classifier's bias.
     assert_same_bits(online(net, copies=8), online(other, copies=8))
+
+
+@pytest.mark.parametrize("changes", [{"leak": 0.25}, {"threshold": 0.9}, {"surrogate": Sigmoid(2.0)}])
+def test_networks_that_differ_in_a_number(changes: dict[str, Any]) -> None:
+    # From the second value on, the compiler takes a number for a variable.
+    torch._dynamo.reset()
+    for settings in ({}, changes):
+        net = bsnn.models.vgg((4, 8), in_channels=2, neuron=bsnn.LIF(**settings))
+        assert_same_bits(online(copy.deepcopy(net)), online(compiled(net)))
 
 
 def test_no_recompilation_after_the_first_two_steps() -> None:

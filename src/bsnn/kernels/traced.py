@@ -82,10 +82,10 @@ def _derivative(name: str, parameter: float, x: Tensor) -> Tensor:
 
 
 @constant
-def _backend_for(device: str, dtype: torch.dtype, *described: Any) -> str:
-    """What computes such neurons now; the last of what describes them is left out."""
+def _backend_for(device: str, dtype: torch.dtype, surrogate: str, trace: str, pooled: bool) -> str:
+    """What computes such neurons now. It does not depend on their numbers, which the compiler may not know."""
     sample = torch.empty(2, 2, 2, 2, dtype=dtype, device=device)
-    numbers = _Described._make((*described, ""))
+    numbers = _Described(0.5, 1.0, surrogate, 1.0, trace, pooled, "")
     kernel = operations.neurons(sample, numbers.neuron(NamedTrace(numbers.trace)), numbers.pooled)
     if kernel is None:
         return "whole" if is_whole(sample) else "chunked"
@@ -103,7 +103,8 @@ class TracedNeurons:
 
     def __init__(self, x: Tensor, neuron: Neuron, pooled: bool) -> None:
         described = neuron.leak, neuron.threshold, neuron.surrogate, neuron.parameter, neuron.trace, pooled
-        self._described = *described, _backend_for(x.device.type, x.dtype, *described)
+        backend = _backend_for(x.device.type, x.dtype, neuron.surrogate, neuron.trace, pooled)
+        self._described = *described, backend
         self._count_ratios = neuron.count_ratios
         self._pooled = pooled
         self.state: tuple[Tensor, Tensor | None] | None = None

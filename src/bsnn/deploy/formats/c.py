@@ -13,7 +13,7 @@ import numpy as np
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.tables import DENSE, OpTable, TaskTable, ValueTable, contents
 from bsnn.deploy.footprint import Device, of_byte, on_device, takes_bytes
-from bsnn.deploy.formats import _c_events, _c_sound, _c_text
+from bsnn.deploy.formats import _c_events, _c_readme, _c_sound, _c_text
 from bsnn.deploy.formats._golden import golden_vectors
 from bsnn.deploy.schema import Artifact
 from bsnn.deploy.sound import sound_of
@@ -61,11 +61,11 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "golden.h": golden,
         "main.c": _c_text.MAIN,
         "Makefile": _c_text.MAKEFILE,
-        "README.md": _c_text.readme(device),
+        "README.md": _c_readme.readme(device),
         **front_end,
         **_c_events.event_files(artifact.input),
         **{f"cortex-m/{file.name}": file.read_text() for file in sorted(_CORTEX_M.iterdir())},
-        "arduino/library.properties": _c_text.properties(artifact),
+        "arduino/library.properties": _c_readme.properties(artifact),
         **{f"arduino/src/{name}": text for name, text in library.items()},
         "arduino/src/bsnn_model.h": (_ARDUINO / "bsnn_model.h").read_text(),
         "arduino/examples/golden/golden.h": golden,
