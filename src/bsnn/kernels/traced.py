@@ -103,6 +103,8 @@ class TracedNeurons:
 
     def __init__(self, x: Tensor, neuron: Neuron, pooled: bool) -> None:
         described = neuron.leak, neuron.threshold, neuron.surrogate, neuron.parameter, neuron.trace, pooled
+        assert neuron.surrogate is not None
+        assert neuron.trace is not None
         backend = _backend_for(x.device.type, x.dtype, neuron.surrogate, neuron.trace, pooled)
         self._described = *described, backend
         self._count_ratios = neuron.count_ratios
