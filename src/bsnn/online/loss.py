@@ -41,7 +41,8 @@ def step_loss(
         tensor(0.6931)
     """
     logits = as_output(logits)
-    if labels.shape not in (logits.shape[:1], logits.shape):
+    # Two comparisons, which a compiler can guard, where it takes `in` for its own.
+    if labels.shape != logits.shape[:1] and labels.shape != logits.shape:
         raise UserError(
             f"step_loss: received labels of shape {tuple(labels.shape)} for logits of shape {tuple(logits.shape)}; "
             "expected class indices [batch], or a distribution over the classes for each sample, [batch, classes]."

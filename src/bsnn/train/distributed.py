@@ -80,6 +80,11 @@ def device_named(name: str, local_rank: int = 0) -> torch.device:
     if number and "LOCAL_RANK" in os.environ:
         raise UserError(f"device: received {name} under torchrun; expected cuda, of which each process takes its own.")
     index, count = int(number or local_rank), torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if index >= count and not local_rank:
+        raise UserError(
+            f"device: received {name}, and torch finds {count} CUDA devices here; expected one that is there. Use "
+            "--device cpu."
+        )
     if index >= count:
         raise UserError(
             f"device: received {name} for process {local_rank}, and torch finds {count} CUDA devices here; expected "
@@ -91,7 +96,7 @@ def device_named(name: str, local_rank: int = 0) -> torch.device:
 def _apple() -> torch.device:
     """Apple's GPU, if it is there and computes what the CPU computes."""
     if not torch.backends.mps.is_available():
-        raise UserError("device: received mps, and torch finds no GPU of Apple's here; expected cpu, cuda or auto.")
+        raise UserError("device: received mps, and torch finds no GPU of Apple's here; expected cpu, or auto.")
     if "LOCAL_RANK" in os.environ:
         raise UserError("device: received mps under torchrun, which cannot connect Apple's GPUs; expected cpu or cuda.")
     device = torch.device("mps")
