@@ -194,7 +194,7 @@ def test_what_is_said_to_have_no_effect_has_none(settings: dict, expected: set[s
         (["--model", "residual", "--plan", "4,down,6"], "6 is no multiple of 4"),
         (
             ["--device", "mps"],
-            "device: received mps, and torch finds no GPU of Apple's here; expected cpu, cuda or auto",
+            "device: received mps, and torch finds no GPU of Apple's here; expected cpu, or auto",
         ),
         (["--device", "gpu"], "device: received 'gpu'; expected cpu, cuda, cuda:N, mps or auto"),
     ],
