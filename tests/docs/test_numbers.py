@@ -1,6 +1,7 @@
 """Numbers in the documents are those of the results files that they point to."""
 
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -302,6 +303,14 @@ def test_every_claim_of_the_benchmarks_is_in_its_results_file() -> None:
     for name, claims in CLAIMS.items():
         for claim in claims(result(name)):
             assert claim in linked[name]
+
+
+def test_what_quantizing_costs_cbp_is_what_was_measured() -> None:
+    runs = result("constrained")["runs"]
+    share, lost = min(run["share_near_a"] for run in runs), max(run["points_lost"] for run in runs)
+    shown = " ".join(text("docs/compared.md").split())
+    assert f"{math.floor(1000 * share) / 10} % or more of them within 5 %" in shown
+    assert f"quantizing them costs at most {math.ceil(10 * lost) / 10} points" in shown
 
 
 def test_the_table_of_devices_is_what_was_measured() -> None:

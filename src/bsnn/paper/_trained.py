@@ -126,6 +126,11 @@ def _swept(
 # orders of magnitude apart, rates are not.
 _FACTORS = {"learning_rate": 3.0, "gamma": 10.0}
 _MOST_BEYOND = 3
+KNOBS = (
+    "γ of a flip rule, the learning rate of any other; as long as the best value is at the edge of those tried, one "
+    "beyond it is tried, too"
+)
+"""What `tuned` chooses, and how, in words."""
 
 
 def tuned(settings: Settings, name: str, config: Config, first: tuple[str, Config] | None = None) -> dict[str, Any]:
@@ -246,8 +251,8 @@ def order_of_methods(rows: Sequence[tuple[str, float, Sequence[float | None]]]) 
     Example:
         >>> for note in order_of_methods([("A", 90.0, [0.5, 0.52]), ("B", 91.0, [0.4, 0.42]), ("C", 92.0, [0.6])]):
         ...     print(note)
-        At the most time steps that the paper has, from best to worst: the paper C > B > A; ours C > A > B.
-        Against the paper, by more than the ranges of the seeds: A is above B.
+        From best to worst, each method at the paper's largest T: C > B > A in the paper, C > A > B in ours.
+        Contrary to the paper, and beyond the range of the seeds: A is above B.
     """
     ran = [(name, paper, [a for a in ours if a is not None]) for name, paper, ours in rows]
     ran = [row for row in ran if row[2]]
@@ -256,8 +261,8 @@ def order_of_methods(rows: Sequence[tuple[str, float, Sequence[float | None]]]) 
     against = [f"{a[0]} is above {b[0]}" for a in ran for b in ran if a[1] < b[1] and min(a[2]) > max(b[2])]
     words = "; ".join(against) if against else "nothing"
     return [
-        f"At the most time steps that the paper has, from best to worst: the paper {paper}; ours {ours}.",
-        f"Against the paper, by more than the ranges of the seeds: {words}.",
+        f"From best to worst, each method at the paper's largest T: {paper} in the paper, {ours} in ours.",
+        f"Contrary to the paper, and beyond the range of the seeds: {words}.",
     ]
 
 

@@ -7,15 +7,14 @@ from bsnn.data.tree import folders_below, split_folders
 from bsnn.errors import UserError
 from bsnn.paper._comparison import FLIP_RULES, ROWS, SCALE, Row, config_of, order_of_rules, train_rows, tuned_rows
 from bsnn.paper._target import Findings, Settings
-from bsnn.paper._trained import knob_table, mean_and_spread, order_of_methods, setup
+from bsnn.paper._trained import KNOBS, knob_table, mean_and_spread, order_of_methods, setup
 from bsnn.paper.recipes import recipe
 from bsnn.paper.sizes import CLASSES_AND_CHANNELS, sizes, stored_bytes
 
 _RULE = (
     "The rule for all methods: data, plan, epochs and batches are those of this scale; the published settings are "
     "kept, but for one knob, which is chosen on a tenth of the training images with seed 0 and T = 2 (CBP: its own T): "
-    "γ of a flip rule, the learning rate of any other; as long as the best value is at the edge of those tried, one "
-    "beyond it is tried, too. Figure 5 has the published γ for both flip rules.",
+    f"{KNOBS}. Figure 5 has the published γ for both flip rules.",
     "CBP's first stage, a network of rectifiers, has as many epochs again; its second has fewer time steps, and a "
     "larger rate of its multipliers, so that the weights reach ±a in the few updates there are.",
 )
@@ -99,5 +98,5 @@ def _dataset(settings: Settings) -> str:
 def _reported(row: Row) -> list[str | float | None]:
     megabytes: str | float | None = row.megabytes
     if row.method.startswith("CBP") and row.dataset != "imagenet":
-        megabytes = f"{row.megabytes} (in truth megabits)"
+        megabytes = f"{row.megabytes} (actually megabits)"
     return [row.method, row.time_steps, megabytes, row.accuracy]
