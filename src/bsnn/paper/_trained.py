@@ -85,22 +85,28 @@ def trained(
         first: The name and the config of a run that each run begins with, with the same seed.
 
     Returns:
-        The points in the order of the grid, each with its fields and, over the seeds, its accuracies, minutes, runs
-        (below `settings.runs`) and the commits that trained them.
+        The points in the order of the grid, each with its fields and, over the seeds, its accuracies, those on the
+        training samples in the last epoch, minutes, runs (below `settings.runs`) and the commits that trained them.
     """
     grid = grid or {}
     points: dict[tuple[Any, ...], dict[str, Any]] = {}
     rows = _swept(settings, name, config, grid, first, settings.seeds)
     for row in rows:
         fields = {name: row[name] for name in grid}
-        point = points.setdefault(
-            tuple(fields.values()), {**fields, "accuracies": [], "minutes": [], "runs": [], "git_commits": []}
-        )
+        lists = ("accuracies", "train_accuracies", "minutes", "runs", "git_commits")
+        point = points.setdefault(tuple(fields.values()), {**fields, **{name: [] for name in lists}})
         point["accuracies"].append(row["test_accuracy"])
+        point["train_accuracies"].append(_train_accuracy(Path(row["run"])))
         point["minutes"].append(row["train_seconds"] / 60 if "train_seconds" in row else None)
         point["runs"].append(str(Path(row["run"]).relative_to(settings.runs)))
         point["git_commits"].append(json.loads((Path(row["run"]) / "config.json").read_text())["git_commit"])
     return list(points.values())
+
+
+def _train_accuracy(run: Path) -> float | None:
+    """Accuracy on the training samples in the last epoch; None if there was none."""
+    lines = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
+    return json.loads(lines[-1])["train_accuracy"] if lines else None
 
 
 def _swept(
