@@ -117,3 +117,43 @@ def test_a_model_that_knows_its_shape_alone_takes_floats_as_they_are(unknown: En
     for wrong, message in ((x * 100, "the network's integers hold ±15.9998"), (RAW, "does not say how to normalize")):
         with pytest.raises(bsnn.UserError, match=message):
             unknown.predict(wrong)
+
+
+def test_a_network_of_no_known_data_takes_sequences_of_any_length(unknown: Engine) -> None:
+    frames, state = np.random.default_rng(0).normal(size=(7, 2, 1, 8, 8)), None
+    total = 0
+    for frame in frames:
+        outputs, state = unknown.step(frame, state)
+        total = total + outputs
+    assert np.array_equal(unknown.outputs(frames), total)
+
+
+EVENTS = (5, 3, 2, 34, 34)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((10, *EVENTS[1:]), r"received shape \(10, 3, 2, 34, 34\); expected \[5, B, 2, 34, 34\].* time_steps=5"),
+        ((3, 5, *EVENTS[2:]), r"received shape \(3, 5, 2, 34, 34\); expected \[5, B, 2, 34, 34\], time first"),
+        ((5, *EVENTS[2:]), r"a single one is x\[:, None\]. Give any other number of frames one by one to step"),
+        ((2, 34), r"received shape \(2, 34\); expected \[T, B, 2, 34, 34\]\.$"),
+    ],
+)
+def test_recordings_have_as_many_frames_as_in_training(shape: tuple[int, ...], message: str) -> None:
+    engine = bsnn.load("nmnist")
+    assert engine.outputs(np.zeros(EVENTS, np.uint8)).shape == (3, 10)
+    with pytest.raises(bsnn.UserError, match=message):
+        engine.predict(np.zeros(shape, np.uint8))
+
+
+def test_a_still_image_is_no_sequence(digits: Engine) -> None:
+    assert np.array_equal(digits.outputs(np.stack([RAW] * digits.time_steps)), digits.outputs(RAW))
+    with pytest.raises(bsnn.UserError, match=r"expected \[B, 1, 8, 8\]. Give frames that differ one by one to step"):
+        digits.outputs(np.stack([RAW] * 3))
+
+
+@pytest.mark.parametrize("shape", [(10,), (1, 5), (1, 1, 10)])
+def test_what_is_rejected_are_outputs(digits: Engine, shape: tuple[int, ...]) -> None:
+    with pytest.raises(bsnn.UserError, match=r"rejects: received shape .*; expected \[B, 10\], what outputs returns"):
+        digits.rejects(np.zeros(shape, np.int64))

@@ -31,10 +31,10 @@ class Engine:
     """A deployed network that runs without torch.
 
     Inputs are raw numbers, as the data set holds them that the network was trained on: `[C, H, W]` or `[B, C, H, W]`;
-    events have time first, `[T, B, C, H, W]`. A network of one channel may be given `[H, W]` or `[B, H, W]`. Numbers
-    beyond the range of the data set are refused. With `normalized=True` inputs are floats that are normalized as in
-    training, or the network's own integers (int16). A network that was exported with its shape alone takes floats as
-    they are.
+    events have time first, `[T, B, C, H, W]`, with the network's T; for more or fewer frames there is `step`. A network
+    of one channel may be given `[H, W]` or `[B, H, W]`. Numbers beyond the range of the data set are refused. With
+    `normalized=True` inputs are floats that are normalized as in training, or the network's own integers (int16). A
+    network that was exported with its shape alone takes floats as they are, and sequences of any length.
 
     Args:
         artifact: The network.
@@ -74,9 +74,13 @@ class Engine:
         """Which inputs are none of the classes, `[B]`, by the threshold of the model file; never one without it.
 
         Args:
-            outputs: What `outputs` has returned.
-            time_steps: How many they are sums over, if they are of events with another number of frames than T.
+            outputs: What `outputs` has returned, `[B, classes]`, or sums of what `step` has returned.
+            time_steps: How many they are sums over, if not T.
         """
+        if np.ndim(outputs) != 2 or np.shape(outputs)[1] != len(self.classes):
+            raise UserError(
+                f"rejects: received shape {np.shape(outputs)}; expected [B, {len(self.classes)}], what outputs returns."
+            )
         return self.artifact.rejects(outputs, time_steps or self.time_steps)
 
     def outputs(
@@ -90,6 +94,7 @@ class Engine:
             normalized: See the class.
         """
         frames = self.integers(inputs, normalized=normalized)
+        self._check_time(np.shape(inputs), len(frames))
         time_steps = self.time_steps if len(frames) == 1 else len(frames)
         if record is None:
             return self.run(frames, time_steps, None)
@@ -99,6 +104,21 @@ class Engine:
         names = [self.artifact.layers[i].name for i in self.artifact.lifs]
         record.update({name: np.moveaxis(s, -1, 2) for name, s in zip(names, spikes, strict=True)})
         return total
+
+    def _check_time(self, shape: tuple[int, ...], frames: int) -> None:
+        """Refuses sequences of another length than those of training, unless nothing is known of its data."""
+        spec, steps = self.artifact.input, self.time_steps
+        if spec.is_plain or frames == steps or (frames == 1 and spec.kind != "event"):
+            return
+        sample = ", ".join(map(str, spec.shape))
+        if spec.kind != "event":
+            raise UserError(
+                f"input: received shape {shape}; expected [B, {sample}]. Give frames that differ one by one to step."
+            )
+        raise UserError(
+            f"input: received shape {shape}; expected [{steps}, B, {sample}], time first. Read recordings with "
+            f"time_steps={steps}; a single one is x[:, None]. Give any other number of frames one by one to step."
+        )
 
     def step(self, x: np.ndarray, state: State | None = None, *, normalized: bool = False) -> tuple[np.ndarray, State]:
         """One time step of a stream: outputs `[B, classes]`, and the new state.

@@ -54,10 +54,8 @@ def _with_axes(spec: InputSpec, x: np.ndarray) -> np.ndarray:
         return x
     last = (*spec.shape[1:], spec.shape[0])
     turn = " Channels come first: give np.moveaxis(x, -1, -3)." if x.shape[-3:] == last else ""
-    raise UserError(
-        f"input: received shape {x.shape}; expected [B, {', '.join(map(str, spec.shape))}], before which events have "
-        f"their time steps.{turn}"
-    )
+    time = "T, " if spec.kind == "event" else ""
+    raise UserError(f"input: received shape {x.shape}; expected [{time}B, {', '.join(map(str, spec.shape))}].{turn}")
 
 
 def _from_raw(spec: InputSpec, x: np.ndarray) -> np.ndarray:
