@@ -5,7 +5,7 @@
 
 For each budget, `speech-commands-device` picks its network; beside them stands `speech-commands-small`, without one.
 All are trained on the official training speakers, as their recipe says. Accuracies are those of the model file, on the
-official validation speakers and on the official test speakers. `--choose` compares the settings below on the
+speakers of the folder's validation list and on those of its testing list. `--choose` compares the settings below on the
 validation speakers, with seed 0, and does not read the test words; the recipe then holds the best. RAM and flash are
 those of the network and its front end, by the linker; instructions are those of a Cortex-M4 under qemu, for words of
 the test set, without the front end. Needs arm-none-eabi-gcc and qemu-system-arm. A finished run is not trained again.

@@ -138,6 +138,7 @@ def test_a_sound_is_heard_and_read(tmp_path: Path) -> None:
     export_wasm(artifact, tmp_path / "page.html")
     tone = np.rint(9000 * np.sin(2 * np.pi * 700 * time) * np.sin(np.pi * time) ** 4).astype(np.int16)
     soundfile.write(tmp_path / "sound.wav", tone, 16_000)
+    soundfile.write(tmp_path / "long.wav", np.concatenate([tone, tone, tone]), 16_000)
     soundfile.write(tmp_path / "microphone.wav", np.repeat(tone, 3), 48_000)
     expected = read_input(tmp_path / "sound.wav", artifact.input, 1).ravel()
     with Chromium(microphone=tmp_path / "microphone.wav", prefers_reduced_motion="reduce") as browser:
@@ -148,6 +149,13 @@ def test_a_sound_is_heard_and_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read, expected)
         outputs = Engine(artifact).outputs(read.astype(np.int16).reshape(1, 1, 32, 32), normalized=True)[0].tolist()
         assert browser.evaluate("steps.at(-1).outputs") == outputs
+        # Of a longer sound, the page says which part counts; a file that is no sound leaves nothing on it.
+        drop(browser, (tmp_path / "long.wav").read_bytes(), "long.wav")
+        browser.wait("find('hint').textContent === 'Of the 3.0 s of “long.wav”, the middle 1 s counts.'")
+        np.testing.assert_array_equal(np.array(browser.evaluate("Array.from(given.frame)")), expected)
+        drop(browser, b"no sound", "a.txt")
+        browser.wait("find('hint').textContent.includes('“a.txt” is no sound')")
+        assert (browser.evaluate("steps.length"), text(browser, "answer")) == (0, "")
         # The microphone's tone is resampled, and its second begins anywhere: the same bands are loud.
         loud = set(np.argsort(expected.reshape(32, 32).max(1))[-2:])
         for button, ended in ("record", "!microphone && steps.length"), ("listen", "microphone && steps.length"):

@@ -104,6 +104,7 @@ async function takePicture(file) {
     const box = centerOf(width, height, model.shape, model.margin);
     give(fitPicture(data, width, height, model), canvas, { box });
   } catch {
+    if (given) clear(); /* what is shown would seem to be of this file */
     find("hint").textContent = `“${file.name}” is no picture that this browser can read. Try a PNG or JPEG file.`;
   }
 }

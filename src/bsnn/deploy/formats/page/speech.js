@@ -153,7 +153,11 @@ async function takeSound(file) {
       (_, i) => channels.reduce((sum, one) => sum + one[i], 0) / channels.length,
     );
     giveSound(mean, true);
+    if (mean.length > model.sound.samples)
+      find("hint").textContent =
+        `Of the ${(mean.length / rate).toFixed(1)} s of “${file.name}”, the middle ${model.sound.samples / rate} s counts.`;
   } catch {
+    clear(); /* what is shown would seem to be of this file */
     find("hint").textContent = `“${file.name}” is no sound that this browser can read. Try a wav file.`;
   }
 }
