@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ import bsnn
 from bsnn import UserError
 from bsnn.data import DataSpec, audio, find, folder, load, speech_commands
 from bsnn.data.audio import decode_sound, fit, mel_filters, mel_power, read_sound, sound_seconds, spectrogram
+from bsnn.data.description import describe
+from bsnn.data.folders import folder_files
 from bsnn.data.speech import official_split, sound_decoder
 from bsnn.deploy.files import read_input
 
@@ -249,8 +252,22 @@ def test_a_list_beside_other_data_means_nothing(tmp_path):
 
 
 def test_speech_commands_are_not_read_as_own_sounds(tmp_path):
-    with pytest.raises(UserError, match=r"this is Speech Commands.*read it by speech_commands"):
+    with pytest.raises(UserError, match=r"this is Speech Commands.*Read it by its own name.*by speaker: --group 1"):
         folder(write_speech(tmp_path))
+
+
+def test_some_words_of_speech_commands_can_be_split_by_speaker(tmp_path):
+    """Of few speakers, none may be of the official test split; their names still keep them apart."""
+    for word, speaker, number in itertools.product(("left", "right"), ("00b01445", "00b01446", "00b01447"), range(2)):
+        put(tmp_path / word / f"{speaker}_nohash_{number}.wav", wav(TONE[:900]))
+    with pytest.raises(UserError, match=r"no file belongs to the (val|test) split of Speech Commands.*--group 1"):
+        describe(tmp_path)
+    assert describe(tmp_path, group="1")["name"] == "folder"
+    speakers = [
+        {path.name.split("_")[0] for path in folder_files(tmp_path, s, group="1").paths} for s in ("train", "test")
+    ]
+    assert all(speakers)
+    assert not speakers[0] & speakers[1]
 
 
 def test_the_rule_of_the_official_lists():

@@ -56,6 +56,11 @@ def find(root: str | Path, cache: str | Path | None = None) -> Source:
         raise UserError(f"{place}: holds {words}; give the folder of one data set.")
     if place.is_file():
         raise UserError(f"{place}: a file that is no archive of a known data set; give the folder of your data.")
+    return own(place, cache)
+
+
+def own(place: Path, cache: str | Path | None = None) -> Source:
+    """A folder as a user's own data, whatever else it may be."""
     return Source("folder", folder_splits(place), partial(folder_files, place, cache=cache))
 
 

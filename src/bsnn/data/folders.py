@@ -116,10 +116,10 @@ def folder_files(
         raise UserError(f"a size of {size} pixels; expected 1 or more.")
     if time_steps < 1:
         raise UserError(f"{time_steps} time steps; expected 1 or more.")
-    if is_speech_commands(root):
+    if is_speech_commands(root) and not group:
         raise UserError(
-            f"{root}: this is Speech Commands, whose speakers must not be in two splits; read it by speech_commands "
-            "or load."
+            f"{root}: this is Speech Commands, whose speakers must not be in two splits. Read it by its own name "
+            "(speech_commands, or a recipe such as speech-commands-small), or split it by speaker: --group 1."
         )
     kind, splits = _find(root, seed, group)
     found = choose(root, splits, split)

@@ -70,7 +70,10 @@ def speech_commands_files(root: Path, split: str, size: int = NUM_MELS) -> FileD
     splits = _splits(root, words, classes)
     chosen = {name: files for name in names if (files := [path for path in classes[name] if splits[path] == split])}
     if not chosen:
-        raise UserError(f"{root}: no file belongs to the {split} split; complete the folder or its lists.")
+        raise UserError(
+            f"{root}: no file belongs to the {split} split of Speech Commands; complete the folder or its lists, or "
+            "read it as your own data, split by speaker: --group 1."
+        )
     paths, labels = flat(chosen, names)
     shape, decode = sound_decoder(size)
     return FileDataset("speech_commands", "sound", names, labels, shape, (0.5,), (0.5,), 1.0, paths, decode)
