@@ -1,9 +1,10 @@
 """One right answer: torch module, C kernels, NumPy path and exported C99 on trained networks and real images.
 
-    python benchmarks/deployed.py --cifar10 DIR RUN [RUN ...] [--samples 1000]
+    python benchmarks/deployed.py --data DIR [RUN ...] [--samples 1000]
 
-The digits model that ships with the package is compared on its whole test set; each RUN (a run directory of a network
-trained on CIFAR-10) on the first `--samples` test images, and its accuracy before and after conversion on all of them.
+DIR holds CIFAR-10 and the folders speech_commands and nmnist. The shipped models, and each RUN (a run directory of a
+network trained on CIFAR-10), are compared on the first `--samples` test samples, or on all where there are fewer. The
+accuracy of each, before and after conversion, is that on the whole test set; of a shipped model, its card has it.
 Compared are the spikes of every layer at every time step and the outputs; of the C99 export, whose spikes stay inside,
 the outputs of a prediction, and as a stream all membranes and outputs after every time step. Writes
 results/deployed.json.
@@ -32,13 +33,14 @@ from bsnn.deploy.codec import read
 from bsnn.deploy.deployed import Deployed
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.native import libraries
-from bsnn.deploy.files import batches
+from bsnn.deploy.files import batches, held_out_set
 from bsnn.deploy.footprint import takes_bytes
 from bsnn.deploy.formats.c import export_c
 from bsnn.deploy.schema import Artifact
 from bsnn.train.load import evaluate_run
 
 RESULTS = Path(__file__).parent / "results" / "deployed.json"
+FOLDERS = {"speech": "speech_commands", "nmnist": "nmnist"}
 BATCH = 50
 
 
@@ -133,40 +135,57 @@ def compared(made: Artifact, data: Dataset, samples: int) -> dict[str, Any]:
     }
 
 
+def shipped(name: str, data: Path, samples: int) -> dict[str, Any]:
+    """A model of the zoo on its test set."""
+    made = read(bsnn.zoo.path(name))
+    test_set = held_out_set(Engine(made, threads=1), str(data / FOLDERS.get(name, "")) if name != "digits" else None)
+    result = compared(made, test_set, min(samples, len(test_set)))
+    known = bsnn.zoo.card(name)
+    result |= {
+        "bytes": known["bytes"],
+        "accuracy_trained": known["trained_accuracy"],
+        "accuracy_deployed": known["test_accuracy"],
+        "accuracy_samples": known["test_samples"],
+    }
+    print(f"{name}: {json.dumps(result)}", flush=True)
+    return result
+
+
+def trained(run: Path, data: str, samples: int) -> dict[str, Any]:
+    """A network trained on CIFAR-10."""
+    config = json.loads((run / "config.json").read_text())["config"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.bsnn"
+        made = export_run(run, path, compare=True, data=data)
+        test_set = bsnn.data.cifar10(data, "test")
+        result = compared(read(path), test_set, min(samples, len(test_set)))
+        engine = bsnn.load(path)
+        after = accuracy(engine.predict, batches(engine, test_set))
+    result |= {
+        "model": config["model"],
+        "plan": config["plan"],
+        "width": config["width"],
+        "bytes": made["bytes"],
+        "spikes_changed_by_conversion": made["spikes_changed"],
+        "accuracy_trained": evaluate_run(run, data)["test_accuracy"],
+        "accuracy_deployed": after.accuracy,
+        "accuracy_samples": after.samples,
+    }
+    print(f"{run}: {json.dumps(result)}", flush=True)
+    return result
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", metavar="RUN")
-    parser.add_argument("--cifar10", metavar="DIR")
+    parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=1000)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    digits = bsnn.data.digits("test")
-    results = {"digits": compared(read(bsnn.zoo.path("digits")), digits, len(digits))}
-    print(json.dumps(results), flush=True)
-    for run in options.runs:
-        config = json.loads((Path(run) / "config.json").read_text())["config"]
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.bsnn"
-            made = export_run(Path(run), path, compare=True, data=options.cifar10)
-            data = bsnn.data.cifar10(options.cifar10, "test")
-            result = compared(read(path), data, options.samples)
-            engine = bsnn.load(path)
-            after = accuracy(engine.predict, batches(engine, data))
-        before = evaluate_run(Path(run), options.cifar10)["test_accuracy"]
-        result |= {
-            "model": config["model"],
-            "plan": config["plan"],
-            "width": config["width"],
-            "bytes": made["bytes"],
-            "spikes_changed_by_conversion": made["spikes_changed"],
-            "accuracy_trained": before,
-            "accuracy_deployed": after.accuracy,
-            "accuracy_samples": after.samples,
-        }
-        results[Path(run).name] = result
-        print(json.dumps(result), flush=True)
+    results = {name: shipped(name, options.data, options.samples) for name in bsnn.zoo.names()}
+    results |= {Path(run).name: trained(Path(run), str(options.data), options.samples) for run in options.runs}
     content = {
-        "command": "python benchmarks/deployed.py --cifar10 DIR RUN...",
+        "command": "python benchmarks/deployed.py --data DIR RUN...",
         "networks": results,
         "kernels": list(libraries()),
         "python": platform.python_version(),

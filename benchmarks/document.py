@@ -44,6 +44,7 @@ def files_of_page(results: Path, page: Path) -> dict[Path, str]:
         **{f"reproduce/{name}": _target for name in TARGETS},
         "flip_rules": _flip_rules,
         "cifar10_methods": _methods,
+        "cifar10_recipes": _cifar10_recipes,
         "small_recipes": _small_recipes,
     }
     parts, missing, pictures = [], [], {}
@@ -177,6 +178,27 @@ def _differences(methods: dict[str, Any], names: dict[str, str]) -> list[str]:
             words.append(f"minus {names[name]}: {', '.join(f'{difference:+.2f}' for difference in points)}")
     expected = "The paper has T-BSO above BSO and above latent weights."
     return [f"T-BSO in percent points, seed by seed, {'; '.join(words)}. {expected}"] if words else []
+
+
+def _cifar10_recipes(result: dict[str, Any], link: str) -> str:
+    columns = ["recipe", "T", "epochs", "seed", "trained", "deployed", "with mirror image", "processor minutes"]
+    rows = [
+        [
+            name,
+            row["time_steps"],
+            row["epochs"],
+            run["seed"],
+            *(_percent(run[key]) for key in ("test_accuracy", "deployed_accuracy", "flip_averaged")),
+            run["processor_minutes"],
+        ]
+        for name, row in result["recipes"].items()
+        for run in row["runs"]
+    ]
+    text = f"`{result['command']}`, {result['machine']}; [cifar10_recipes.json]({link})"
+    return (
+        f"## CIFAR-10 on a small machine\n\nAccuracy on all 10,000 test images, %. {result['choice']}\n\n"
+        f"{markdown_table(columns, rows)}\n\n{text}"
+    )
 
 
 def _small_recipes(result: dict[str, Any], link: str) -> str:

@@ -122,6 +122,14 @@ def deployed(found: Any) -> list[str]:
     return [f"{wrong} spikes or outputs differ", f"within {100 * max(lost):.2f} points"]
 
 
+def cifar10_recipes(found: Any) -> list[str]:
+    (run,) = found["recipes"]["cifar10-small"]["runs"]
+    return [
+        f"seed {run['seed']} | {run['test_accuracy']:.3f} after {run['processor_minutes']:.0f} minutes",
+        f"model file of {run['bytes'] / 1000:.0f} kB {run['deployed_accuracy']:.3f}",
+    ]
+
+
 def mutations(found: Any) -> list[str]:
     assert found["crashes"] == 0
     return [f"{found['files']:,} mutated model files"]
@@ -287,6 +295,7 @@ CLAIMS: dict[str, Callable[[Any], list[str]]] = {
     for claim in (
         demo, augmentation, data_real, survival, corruption, behavior, before_after, two_processes, inference, deployed,
         mutations, faults, migration, small_recipes, sizes, device, sound, room, budgets, int8, cifar10_methods,
+        cifar10_recipes,
         training, memory, scaling, gpu_roofline,
         *IN_REPRODUCE,
     )
@@ -356,6 +365,7 @@ def test_the_headlines_of_the_readme_are_what_was_measured() -> None:
     peak = ratio(training, "peak_bytes", "tbso", 128, peer)
     speed = 1 / ratio(training, "step_seconds", "tbso", 128, peer)
     accuracy = {name: f"{m['test_accuracy']['mean']:.3f}" for name, m in result("cifar10_methods")["methods"].items()}
+    (small,) = result("cifar10_recipes")["recipes"]["cifar10-small"]["runs"]
     size, *_ = result("sizes")["networks"].values()
     engine = [p for p in result("inference")["points"] if p["network"] == "random VGG-11 at 15%"]
     ratios = extremes(p["cpu_ratio"] for p in engine if p["kernel"] == "avx512")
@@ -365,6 +375,7 @@ def test_the_headlines_of_the_readme_are_what_was_measured() -> None:
         f"{lengths['tbso']:.2f} times; BPTT {lengths['bptt']:.1f} times",
         f"{peak:.2f} times the memory, {speed:.2f} times as fast",
         f"{accuracy['tbso']}; latent weights {accuracy['latent']}, real weights {accuracy['real']}",
+        f"{small['test_accuracy']:.3f} after {small['processor_minutes']:.0f} minutes",
         f"{size['real_bytes'] / 1e6:.2f} MB and {size['stored_bytes'] / 1e6:.2f} MB",
         f"{ratios} times as fast",
         differ,

@@ -67,7 +67,7 @@ def document():
 
 def test_the_page_shows_every_result_and_its_pictures(results, document, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "reproduce")
-    for name in ("flip_rules", "cifar10_methods", "small_recipes"):
+    for name in ("flip_rules", "cifar10_methods", "cifar10_recipes", "small_recipes"):
         shutil.copy(BENCHMARKS / "results" / f"{name}.json", tmp_path)
     page = tmp_path / "page.md"
     files = document.files_of_page(tmp_path, page)
@@ -84,7 +84,7 @@ def test_what_was_not_measured_is_named(results, document, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "reproduce")
     (tmp_path / "reproduce" / "table2.json").unlink()
     text = document.files_of_page(tmp_path, tmp_path / "page.md")[tmp_path / "page.md"]
-    assert "\n\nNot measured yet: table2, flip_rules, cifar10_methods, small_recipes.\n\n" in text
+    assert "\n\nNot measured yet: table2, flip_rules, cifar10_methods, cifar10_recipes, small_recipes.\n\n" in text
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "table2"}'])
