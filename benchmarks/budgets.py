@@ -52,18 +52,25 @@ BUDGETS = {
     "256k": Budget(256 * KB, 1024 * KB),
     "128k-stream": Budget(128 * KB, None, stream=True),
 }
-_PLAN, _MOMENTUM = (
-    ("down", 32, "pool", 64, "pool", 96, 192),
-    {"learning_rate": 0.05, "sgd_momentum": 0.9, "nesterov": True},
-)
-SETTINGS: list[dict[str, Any]] = [
-    {"plan": _PLAN, "epochs": 30},
-    {"plan": _PLAN, "epochs": 100},
-    {"plan": _PLAN, "epochs": 60} | _MOMENTUM,
-    {"plan": ("down", 48, "pool", 96, "pool", 128, 256), "epochs": 60, "image_size": 24},
-    {"plan": _PLAN, "epochs": 60, "batch_size": 32},
-]
-"""What was tried for 16 KB, in this order."""
+_MOMENTUM = {"learning_rate": 0.05, "sgd_momentum": 0.9, "nesterov": True}
+_WITHOUT = {name: getattr(recipe(SMALL), name) for name in _MOMENTUM}
+_LEAN = ("down", 32, "pool", 64, "pool", 96, 192)
+_LARGE = (32, "pool", 64, "pool", 128, "pool", 256)
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "16k": [
+        {"plan": _LEAN, "epochs": 30} | _WITHOUT,
+        {"plan": _LEAN, "epochs": 100} | _WITHOUT,
+        {"plan": _LEAN, "epochs": 60} | _MOMENTUM,
+        {"plan": ("down", 48, "pool", 96, "pool", 128, 256), "epochs": 60, "image_size": 24} | _WITHOUT,
+        {"plan": _LEAN, "epochs": 60, "batch_size": 32} | _WITHOUT,
+    ],
+    "64k": [
+        {"plan": _LARGE, "epochs": 30} | _WITHOUT,
+        {"plan": _LARGE, "epochs": 60} | _MOMENTUM,
+        {"plan": (48, "pool", 96, "pool", 192, "pool", 384), "epochs": 60} | _MOMENTUM,
+    ],
+}
+"""What was tried for a budget, in this order."""
 
 
 class Trained(NamedTuple):
@@ -132,10 +139,10 @@ def row(config: Config, budget: Budget, folder: str, out: Path, seeds: list[int]
     }
 
 
-def choose(folder: str) -> list[dict[str, Any]]:
-    """Accuracy and loss of all settings on the validation speakers; seed 0."""
+def choose(budget: str, folder: str) -> list[dict[str, Any]]:
+    """Accuracy and loss of all settings for a budget on the validation speakers; seed 0."""
     tried = []
-    for settings in SETTINGS:
+    for settings in SETTINGS[budget]:
         config = replace(recipe(DEVICE), **settings)
         train_set, held_out = load_data(config, folder)[0], words(config, folder, "val")
         trainer = Trainer(replace(config, evaluation_interval=config.epochs), train_set, held_out)
@@ -160,7 +167,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.choose:
-        write({"choice": choose(options.data)})
+        write({"choice": {name: choose(name, options.data) for name in options.budgets if name in SETTINGS}})
         return
     for name in options.budgets:
         budget = BUDGETS[name]

@@ -11,13 +11,12 @@ from typing import Any
 from bsnn.data.dataset import Kind
 from bsnn.train.recipes import SMALL, Recipe
 
-# Small networks for sounds need more epochs, which take less time each, and learn faster if the real-valued parameters
-# have momentum.
+# For sounds, more epochs than in speech-commands-small, and momentum for the real-valued parameters.
 _LONGER = {"epochs": 60, "learning_rate": 0.05, "sgd_momentum": 0.9, "nesterov": True}
 
 NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
     "sound": (
-        {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 4},
+        {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 4} | _LONGER,
         {"plan": ("down", 32, "pool", 64, 128, "pool", 256), "time_steps": 4} | _LONGER,
         {"plan": ("down", 32, "pool", 64, "pool", 96, 192), "time_steps": 4} | _LONGER,
         {"plan": ("down", 16, "pool", 32, "pool", 64, 128), "time_steps": 3} | _LONGER,
