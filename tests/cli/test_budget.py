@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from data_files import write_tones
+from data_files import png, put, write_tones
 from training_runs import TINY_OPTIONS
 
 import bsnn
@@ -205,6 +206,27 @@ def test_the_front_end_of_sounds_counts(sound_device: Device) -> None:
     # The parts that it names are all of it.
     parts = re.sub(r"\(.*?\)", "", excess.partition(": ")[2])
     assert sum(int(part.replace(",", "")) for part in re.findall(r"([\d,]+) of", parts)) == ram
+
+
+@pytest.mark.parametrize("reject", ["0", "0.1"])
+def test_the_threshold_of_sounds_counts_before_it_is_chosen(tmp_path: Path, capsys, reject: str) -> None:
+    tones, out = write_tones(tmp_path / "tones", 5), tmp_path / "run"
+    shape = ["--data", str(tones), "--plan", "down,4,pool,4", "--image-size", "16", "--reject", reject]
+    untrained = result_of(capsys, "inspect", "folder", *shape)
+    flash, ram = untrained["flash_bytes"], untrained["ram_bytes"]
+    command = ["train", "folder", *shape, "--epochs", "1", "--out", str(out), "--ram", str(ram)]
+    assert f"it takes {flash:,} bytes of flash" in refusal_of(capsys, *command, "--flash", str(flash - 1))
+    assert result_of(capsys, *command, "--flash", str(flash))["device"]["flash_bytes"] == flash
+    trained = result_of(capsys, "inspect", str(out))
+    assert (trained["reject_below"] is not None) == (float(reject) > 0)
+    assert [trained[key] for key in FIGURES] == [untrained[key] for key in FIGURES]
+
+
+def test_options_of_sounds_are_refused_for_images(tmp_path: Path, capsys) -> None:
+    for name in ("a", "b"):
+        put(tmp_path / name / "0.png", png(np.zeros((8, 8), np.uint8), 0))
+    message = refusal_of(capsys, "inspect", "folder", "--data", str(tmp_path), "--reject", "0.1")
+    assert "--reject: it has an effect only on sounds" in message
 
 
 def test_a_run_for_a_device_goes_on_without_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,12 +16,13 @@ from bsnn.train.config import Config, why_unused
 from bsnn.train.devices import DEVICES, NETWORKS
 from bsnn.train.display import report
 from bsnn.train.fields import written
+from bsnn.train.selection import has_threshold
 
 
 class Fitted(NamedTuple):
     """A config whose network fits a budget, and the network on the device.
 
-    Training changes no shape, so a trained network takes the same bytes.
+    Training changes no shape and no byte of code, so a trained network takes the same bytes.
     """
 
     config: Config
@@ -78,9 +79,10 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
 
 
 def _device(config: Config, spec: DataSpec) -> Device:
-    """What a config's network takes, with weights that have learned nothing."""
+    """What a config's network takes, with weights that have learned nothing and any threshold."""
     with torch.random.fork_rng(devices=[]):
-        return on_device(lowered(network_for(config, spec), spec, config.time_steps).artifact)
+        artifact = lowered(network_for(config, spec), spec, config.time_steps).artifact
+    return on_device(artifact.rejecting(0.0) if has_threshold(config, spec.kind) else artifact)
 
 
 def _smaller(config: Config, spec: DataSpec, budget: Budget) -> Iterator[str]:
