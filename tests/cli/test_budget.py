@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_files import png, put, write_tones
+from data_files import nmnist_bin, png, put, write_tones
 from training_runs import TINY_OPTIONS
 
 import bsnn
@@ -186,6 +186,21 @@ def test_a_recipe_for_devices_must_know_the_device(kind: Kind, tmp_path: Path, c
         capsys, "inspect", name, "--data", "data", "--ram", "64k", "--model", "vgg11"
     )
     assert not out.exists()
+
+
+def test_frames_are_as_large_as_the_camera_if_they_fit(tmp_path: Path, capsys) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        for number in range(5):
+            events = [(*rng.integers(0, 34, 2).tolist(), 10 * i, i % 2) for i in range(40)]
+            put(tmp_path / name / f"{number}.bin", nmnist_bin(events))
+    for ram, side in (("16k", 34), ("8k", 16)):
+        assert cli.main(["inspect", "folder-device", "--data", str(tmp_path), "--ram", ram, "--json"]) == 0
+        captured = capsys.readouterr()
+        assert json.loads(captured.out)["input_shape"] == [2, side, side]
+        own, resized = "image_size=0 (the data's own, 34 × 34)", "frames of 16 × 16 are resized from a camera of 34"
+        assert (own in captured.err, resized in captured.err) == (side == 34, side == 16)
+        assert ("What that takes on the device is not in these figures." in captured.err) == (side == 16)
 
 
 @pytest.fixture

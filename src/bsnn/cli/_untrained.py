@@ -9,6 +9,7 @@ import torch
 from bsnn.cli._runs import lowered
 from bsnn.data.spec import DataSpec
 from bsnn.deploy.budget import Budget
+from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.footprint import Device, on_device
 from bsnn.errors import UserError
 from bsnn.train.build import load_spec, network_for
@@ -44,14 +45,23 @@ def fitted(name: str, config: Config, given: Collection[str], budget: Budget, da
     """
     spec = load_spec(config, data)
     if name in DEVICES:
-        return _picked(name, config, given, budget, spec)
+        if spec.kind == "event" and "image_size" not in given:
+            spec = load_spec(dataclasses.replace(config, image_size=0), data)  # what networks without a size take
+        return _told(_picked(name, config, given, budget, spec))
     device = _device(config, spec)
     excess = budget.excess(device)
     if excess:
         ways = " or ".join(_smaller(config, spec, budget))
         advice = f"It would fit with {ways}" if ways else "Change --plan, --width and --time-steps together"
         raise UserError(f"{name}: {'; '.join(excess)}. {advice}.")
-    return Fitted(config, device)
+    return _told(Fitted(config, device))
+
+
+def _told(found: Fitted) -> Fitted:
+    """Says if the device will have no front end for events, so that its bytes are not in the figures."""
+    if reason := why_no_events(found.device.artifact.input):
+        report(f"{reason} What that takes on the device is not in these figures.")
+    return found
 
 
 def _picked(name: str, config: Config, given: Collection[str], budget: Budget, spec: DataSpec) -> Fitted:
@@ -73,6 +83,8 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
         excess = budget.excess(device)
         if not excess:
             words = ", ".join(f"{field}={written(value)}" for field, value in fields.items())
+            if fields.get("image_size") == 0:
+                words += f" (the data's own, {' × '.join(map(str, spec.shape[-2:]))})"
             report(f"picked {words or 'nothing, as all was given'}")
             return Fitted(tried, device)
     raise UserError(f"{name}: the smallest network does not fit: {'; '.join(excess)}.")

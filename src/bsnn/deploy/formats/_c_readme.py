@@ -3,8 +3,8 @@
 import re
 
 from bsnn import __version__
+from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.footprint import Device
-from bsnn.deploy.formats._c_events import why_no_events
 from bsnn.deploy.schema import Artifact
 
 
