@@ -244,12 +244,19 @@ def test_options_of_sounds_are_refused_for_images(tmp_path: Path, capsys) -> Non
     assert "--reject: it has an effect only on sounds" in message
 
 
-def test_a_run_for_a_device_goes_on_without_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_for_a_device_goes_on_with_its_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tones, out = write_tones(tmp_path / "tones", 5), tmp_path / "run"
     command = ["train", "folder-device", "--data", str(tones), "--out", str(out)]
     assert cli.main([*command, "--ram", "16k", "--epochs", "1"]) == 0
     capsys.readouterr()
-    assert cli.main([*command, "--resume"]) == 0
-    assert "was finished already" in capsys.readouterr().out
-    assert cli.main([*command, "--resume", "--ram", "64k"]) == 2
-    assert "the run there was started with --plan" in capsys.readouterr().err
+    for budget in ([], ["--ram", "16k"], ["--ram", "64k", "--flash", "256k"]):
+        assert cli.main([*command, "--resume", *budget]) == 0
+        captured = capsys.readouterr()
+        assert "was finished already" in captured.out
+        assert "picked" not in captured.err
+    for options, message in (
+        (["--ram", "16k", "--epochs", "2"], "the run there was started with --epochs 1 (now 2)"),
+        (["--ram", "8k"], "the network of the run there does not fit: it takes"),
+    ):
+        assert cli.main([*command, "--resume", *options]) == 2
+        assert f"{out}: {message}" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +31,9 @@ class Fitted(NamedTuple):
     device: Device
 
 
-def fitted(name: str, config: Config, given: Collection[str], budget: Budget, data: str | None) -> Fitted:
+def fitted(
+    name: str, config: Config, given: Collection[str], budget: Budget, data: str | None, run: Path | None = None
+) -> Fitted:
     """The network of a recipe, if it fits a budget; of a recipe for devices, the first of its networks that fits.
 
     Args:
@@ -39,17 +42,23 @@ def fitted(name: str, config: Config, given: Collection[str], budget: Budget, da
         given: Their names; they hold for all networks.
         budget: What the device has.
         data: Folder of the data, whose classes and shape the network needs.
+        run: The run that the config is of, if it goes on: it has its network already, and nothing is picked.
 
     Raises:
         UserError: If no network fits, or has a deployed form.
     """
     spec = load_spec(config, data)
-    if name in DEVICES:
+    if name in DEVICES and run is None:
         if spec.kind == "event" and "image_size" not in given:
             spec = load_spec(dataclasses.replace(config, image_size=0), data)  # what networks without a size take
         return _told(_picked(name, config, given, budget, spec))
     device = _device(config, spec)
     excess = budget.excess(device)
+    if excess and run:
+        raise UserError(
+            f"{run}: the network of the run there does not fit: {'; '.join(excess)}. Leave --ram and --flash out to go "
+            "on with it, or start another run."
+        )
     if excess:
         ways = " or ".join(_smaller(config, spec, budget))
         advice = f"It would fit with {ways}" if ways else "Change --plan, --width and --time-steps together"

@@ -93,7 +93,8 @@ def run(options: argparse.Namespace) -> Result:
     figures = {}
     if limited:
         data = options.data or (data_of_run(out) if options.resume else None)
-        config, device = need("bsnn.cli._untrained").fitted(options.recipe, config, given, budget, data)
+        going_on = out if resumed else None
+        config, device = need("bsnn.cli._untrained").fitted(options.recipe, config, given, budget, data, going_on)
         need("bsnn.train.display").report(budget.told(device))
         figures = {"device": device.figures()}
     shared = {name: getattr(options, name) for name in ("data", "workers", "checkpoint_minutes", "device")}
