@@ -41,6 +41,11 @@ def refusal_of(capsys, *arguments: str) -> str:
     return captured.err
 
 
+def advised(message: str) -> list[list[str]]:
+    """The options that a refusal says would help."""
+    return [way.split() for way in message.partition("It would fit with ")[2].strip(".\n").split(" or ")]
+
+
 def test_an_untrained_network_takes_what_the_trained_one_takes(capsys) -> None:
     trained, untrained = result_of(capsys, "inspect", "digits"), result_of(capsys, "inspect", "digits", "--recipe")
     assert trained["source"] == "shipped model digits (for the recipe of that name: --recipe)"
@@ -99,7 +104,7 @@ def test_a_network_that_does_not_fit_is_refused_before_it_is_trained(tmp_path: P
     assert "digits: it takes 4,704 bytes of RAM, and the budget is 4,096: 64 of input, 2,112 of values" in message
     assert "(the most pool2 1,152, pool3 576), 2,528 of scratch (conv3 2,528). It would fit with --time" in message
     # What is advised is true.
-    ways = [way.split() for way in message.partition("It would fit with ")[2].strip(".\n").split(" or ")]
+    ways = advised(message)
     assert [way[0] for way in ways] == ["--time-steps", "--width"]
     for way in ways:
         assert result_of(capsys, "inspect", "digits", *way, "--ram", "4k")["ram_bytes"] <= 4096
@@ -221,6 +226,18 @@ def test_the_front_end_of_sounds_counts(sound_device: Device) -> None:
     # The parts that it names are all of it.
     parts = re.sub(r"\(.*?\)", "", excess.partition(": ")[2])
     assert sum(int(part.replace(",", "")) for part in re.findall(r"([\d,]+) of", parts)) == ram
+
+
+def test_a_recipe_for_devices_advises_what_would_fit(tmp_path: Path, capsys) -> None:
+    command = ["inspect", "folder-device", "--data", str(write_tones(tmp_path, 5)), "--ram", "12k"]
+    message = refusal_of(capsys, *command)
+    assert "the smallest network does not fit: it takes 13," in message
+    assert advised(message) == [["--time-steps", "1"], ["--width", "0.5"], ["--image-size", "24"]]
+    for way in advised(message):
+        assert result_of(capsys, *command, *way)["ram_bytes"] <= 12 * KB
+    # Images of 16 × 16 are too small for five poolings, and are not advised.
+    message = refusal_of(capsys, *command, "--plan", "8,pool,8,pool,8,pool,8,pool,8,pool,8", "--ram", "1k")
+    assert message.endswith("Change --plan, --width and --time-steps together.\n")
 
 
 @pytest.mark.parametrize("reject", ["0", "0.1"])

@@ -60,9 +60,7 @@ def fitted(
             "on with it, or start another run."
         )
     if excess:
-        ways = " or ".join(_smaller(config, spec, budget))
-        advice = f"It would fit with {ways}" if ways else "Change --plan, --width and --time-steps together"
-        raise UserError(f"{name}: {'; '.join(excess)}. {advice}.")
+        raise UserError(f"{name}: {'; '.join(excess)}. {_advice(config, spec, budget)}")
     return _told(Fitted(config, device))
 
 
@@ -84,7 +82,7 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
             f"--model: received {config.model}; {name} picks one of the model vgg. Leave it out, or take another "
             "recipe."
         )
-    excess: list[str] = []
+    tried, excess = config, []
     for network in NETWORKS[spec.kind]:
         fields = {field: value for field, value in network.items() if field not in given}
         tried = dataclasses.replace(config, **fields)
@@ -96,7 +94,8 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
                 words += f" (the data's own, {' × '.join(map(str, spec.shape[-2:]))})"
             report(f"picked {words or 'nothing, as all was given'}")
             return Fitted(tried, device)
-    raise UserError(f"{name}: the smallest network does not fit: {'; '.join(excess)}.")
+    advice = _advice(tried, _spec_of(spec, tried), budget)
+    raise UserError(f"{name}: the smallest network does not fit: {'; '.join(excess)}. {advice}")
 
 
 def _device(config: Config, spec: DataSpec) -> Device:
@@ -106,17 +105,31 @@ def _device(config: Config, spec: DataSpec) -> Device:
     return on_device(artifact.rejecting(0.0) if has_threshold(config, spec.kind) else artifact)
 
 
+def _advice(config: Config, spec: DataSpec, budget: Budget) -> str:
+    """What to do about a network that does not fit."""
+    ways = " or ".join(_smaller(config, spec, budget))
+    return f"It would fit with {ways}." if ways else "Change --plan, --width and --time-steps together."
+
+
 def _smaller(config: Config, spec: DataSpec, budget: Budget) -> Iterator[str]:
     """Options that make a network fit, each by itself."""
     tried: dict[str, list[Any]] = {
         "time_steps": [steps for steps in (8, 6, 4, 3, 2, 1) if steps < config.time_steps],
         "width": [round(share * config.width, 4) for share in (0.75, 0.5, 0.375, 0.25, 0.125)],
+        "image_size": [side for side in (32, 24, 16) if side < min(spec.shape[-2:])],
     }
     for field, values in tried.items():
         for changed in (dataclasses.replace(config, **{field: value}) for value in values):
-            if not why_unused(changed, field) and not budget.excess(_device(changed, _spec_of(spec, changed))):
+            if not why_unused(changed, field) and _fits(changed, _spec_of(spec, changed), budget):
                 yield f"--{field.replace('_', '-')} {written(getattr(changed, field))}"
                 break
+
+
+def _fits(config: Config, spec: DataSpec, budget: Budget) -> bool:
+    try:
+        return not budget.excess(_device(config, spec))
+    except UserError:
+        return False  # there is no such network, as of images that are smaller than what a pooling takes
 
 
 def _spec_of(spec: DataSpec, config: Config) -> DataSpec:
