@@ -84,17 +84,40 @@ def test_a_word_means_one_thing(tmp_path: Path, capsys, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("65536", 65536), ("64k", 65536), ("64K", 65536), ("256KB", 262144), ("256kib", 262144), ("1m", 2**20)],
+    [
+        ("65536", 65536),
+        ("64k", 65536),
+        ("64K", 65536),
+        ("256KB", 262144),
+        ("256kib", 262144),
+        ("1m", 2**20),
+        ("4096m", 2**32),
+    ],
 )
 def test_sizes(text: str, expected: int) -> None:
     assert size(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "0k", "-1", "64.5k", "64 k", "k", "64g", "64b", "1e5", "٦٤", "64kk", "+64"])
-def test_other_sizes_are_refused(text: str, capsys) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["train", "digits", f"--ram={text}"])
-    assert f"received {text!r}; expected bytes above 0, such as 65536, 64k or 64KB" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (
+            ["", "-1", "64 k", "k", "1e5", "٦٤", "+64", "1,5k"],
+            "expected a whole number of bytes, such as 65536, 64k or 64KB",
+        ),
+        (["1g"], "there is no unit 'g'; expected k or KB (1,024 bytes), m or MB (1,024 of these)"),
+        (["64kk", "1.5kk"], "there is no unit 'kk'"),
+        (["64b"], "there is no unit 'b'"),
+        (["1.5k", "64.0", "64."], "expected a whole number, without a fraction, such as"),
+        (["0", "0k", "000"], "expected more than 0 bytes, such as"),
+        (["4294967297", "4097m", "99999999999999999999", "9" * 5000], "expected at most 4,294,967,296 bytes (4096m)"),
+    ],
+)
+def test_other_sizes_are_refused(texts: list[str], expected: str, capsys) -> None:
+    for text in texts:
+        with pytest.raises(SystemExit):
+            cli.main(["train", "digits", f"--ram={text}"])
+        assert f"received {text!r}; {expected}" in capsys.readouterr().err
 
 
 def test_a_network_that_does_not_fit_is_refused_before_it_is_trained(tmp_path: Path, capsys) -> None:
