@@ -210,9 +210,10 @@ def test_a_recipe_for_devices_must_know_the_device(kind: Kind, tmp_path: Path, c
         capsys, "train", name, "--data", "data", "--out", str(out), "--ram", "1k"
     )
     assert "leave one of them out" in refusal_of(capsys, "train", name, "--data", "data", "--sweep", "seed=0,1")
-    assert f"--model: received vgg11; {name} picks one of the model vgg" in refusal_of(
-        capsys, "inspect", name, "--data", "data", "--ram", "64k", "--model", "vgg11"
-    )
+    for model in ("vgg11", "residual"):
+        for command in (["train", name, "--out", str(out)], ["inspect", name]):
+            message = refusal_of(capsys, *command, "--data", "data", "--ram", "64k", "--model", model)
+            assert f"--model: received {model}; {name} picks one of the model vgg" in message
     assert not out.exists()
 
 

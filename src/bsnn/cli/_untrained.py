@@ -77,11 +77,6 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
             f"--ram: received none; {name} picks its network by what the device has. Give --ram and --flash, such as "
             "--ram 64k --flash 256k."
         )
-    if config.model != "vgg":
-        raise UserError(
-            f"--model: received {config.model}; {name} picks one of the model vgg. Leave it out, or take another "
-            "recipe."
-        )
     tried, excess = config, []
     for network in NETWORKS[spec.kind]:
         fields = {field: value for field, value in network.items() if field not in given}

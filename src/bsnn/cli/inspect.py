@@ -12,6 +12,7 @@ from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config
+from bsnn.train.devices import check_model
 from bsnn.zoo.cards import find, is_model, names
 
 # What the size of a network depends on.
@@ -62,6 +63,7 @@ def _means_recipe(options: argparse.Namespace) -> bool:
 
 def _config(options: argparse.Namespace) -> Config:
     given = given_fields(options)
+    check_model(options.path, given)
     config = dataclasses.replace(recipe(options.path), **given)
     refuse_unused([config], given)
     refuse_for_other_data(config, given, options.data)

@@ -15,7 +15,7 @@ from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config, config_from_json, data_of_run
-from bsnn.train.devices import DEVICES
+from bsnn.train.devices import DEVICES, check_model
 from bsnn.train.fields import written
 
 _USAGE = (
@@ -70,6 +70,7 @@ def run(options: argparse.Namespace) -> Result:
         raise UserError(f"{option(name)}: --sweep {name} gives its values; expected one of the two. Leave one out.")
     named = recipe(options.recipe)
     first = {**given, **{name: values[0] for name, values in grid.items()}}
+    check_model(options.recipe, first)
     if not options.resume:
         dataclasses.replace(named, **first)  # refuses wrong values before torch is imported
     default_out = need("bsnn.train.run").default_out

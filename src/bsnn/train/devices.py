@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from bsnn.data.dataset import Kind
+from bsnn.errors import UserError
 from bsnn.train.recipes import SMALL, Recipe
 
 # Small networks for sounds need more epochs, which take less time each, and learn faster if the real-valued parameters
@@ -64,3 +65,12 @@ DEVICES = {
         SMALL["folder"].config,
     ),
 }
+
+
+def check_model(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuses another model than `NETWORKS` has for a recipe of `DEVICES`, before its plan is blamed."""
+    model = fields.get("model", "vgg")
+    if name in DEVICES and model != "vgg":
+        raise UserError(
+            f"--model: received {model}; {name} picks one of the model vgg. Leave it out, or take another recipe."
+        )
