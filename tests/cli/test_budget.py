@@ -139,6 +139,9 @@ def test_a_network_that_does_not_fit_is_refused_before_it_is_trained(tmp_path: P
     assert "of RAM, and the budget is 10" in message
     assert "of flash, and the budget is 10" in message
     assert message.endswith("Change --plan, --width and --time-steps together.\n")
+    # Time steps are advised only if they are what counts.
+    for small in (["--flash", "10"], ["--ram", "1k", "--stream"]):
+        assert refusal_of(capsys, *command, *small).endswith(". Change --plan and --width together.\n")
     assert "--stream: received without --ram" in refusal_of(capsys, *command, "--stream", "--flash", "9k")
     assert "leave one of them out" in refusal_of(capsys, *command, "--ram", "9k", "--sweep", "seed=0,1")
     assert "has no deployed form" in refusal_of(capsys, *command, "--ram", "9k", "--neuron", "alif")

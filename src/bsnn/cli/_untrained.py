@@ -22,7 +22,7 @@ from bsnn.train.selection import has_threshold
 
 
 class Fitted(NamedTuple):
-    """A config whose network fits a budget, and the network on the device.
+    """A config and its network on the device, which fits a budget if `fitted` returned it.
 
     Training changes no shape and no byte of code, so a trained network takes the same bytes.
     """
@@ -52,16 +52,16 @@ def fitted(
         if spec.kind == "event" and "image_size" not in given:
             spec = load_spec(dataclasses.replace(config, image_size=0), data)  # what networks without a size take
         return _told(_picked(name, config, given, budget, spec))
-    device = _device(config, spec)
-    excess = budget.excess(device)
+    found = Fitted(config, _device(config, spec))
+    excess = budget.excess(found.device)
     if excess and run:
         raise UserError(
             f"{run}: the network of the run there does not fit: {'; '.join(excess)}. Leave --ram and --flash out to go "
             "on with it, or start another run."
         )
     if excess:
-        raise UserError(f"{name}: {'; '.join(excess)}. {_advice(config, spec, budget)}")
-    return _told(Fitted(config, device))
+        raise UserError(f"{name}: {'; '.join(excess)}. {_advice(found, spec, budget)}")
+    return _told(found)
 
 
 def _told(found: Fitted) -> Fitted:
@@ -77,19 +77,19 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
             f"--ram: received none; {name} picks its network by what the device has. Give --ram and --flash, such as "
             "--ram 64k --flash 256k."
         )
-    tried, excess = config, []
+    found = None
     for network in NETWORKS[spec.kind]:
         fields = {field: value for field, value in network.items() if field not in given}
         tried = dataclasses.replace(config, **fields)
-        device = _device(tried, _spec_of(spec, tried))
-        excess = budget.excess(device)
-        if not excess:
+        found = Fitted(tried, _device(tried, _spec_of(spec, tried)))
+        if not budget.excess(found.device):
             words = ", ".join(f"{field}={written(value)}" for field, value in fields.items())
             if fields.get("image_size") == 0:
                 words += f" (the data's own, {' × '.join(map(str, spec.shape[-2:]))})"
             report(f"picked {words or 'nothing, as all was given'}")
-            return Fitted(tried, device)
-    advice = _advice(tried, _spec_of(spec, tried), budget)
+            return found
+    assert found is not None, "there are networks for each kind of data"
+    excess, advice = budget.excess(found.device), _advice(found, _spec_of(spec, found.config), budget)
     raise UserError(f"{name}: the smallest network does not fit: {'; '.join(excess)}. {advice}")
 
 
@@ -100,10 +100,13 @@ def _device(config: Config, spec: DataSpec) -> Device:
     return on_device(artifact.rejecting(0.0) if has_threshold(config, spec.kind) else artifact)
 
 
-def _advice(config: Config, spec: DataSpec, budget: Budget) -> str:
+def _advice(found: Fitted, spec: DataSpec, budget: Budget) -> str:
     """What to do about a network that does not fit."""
-    ways = " or ".join(_smaller(config, spec, budget))
-    return f"It would fit with {ways}." if ways else "Change --plan, --width and --time-steps together."
+    if ways := " or ".join(_smaller(found.config, spec, budget)):
+        return f"It would fit with {ways}."
+    # Flash does not depend on the time steps, and of a stream's RAM hardly anything does.
+    by_time = not budget.stream and budget._replace(flash_bytes=None).excess(found.device)
+    return f"Change {'--plan, --width and --time-steps' if by_time else '--plan and --width'} together."
 
 
 def _smaller(config: Config, spec: DataSpec, budget: Budget) -> Iterator[str]:
