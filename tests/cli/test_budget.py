@@ -233,6 +233,9 @@ def test_frames_are_as_large_as_the_camera_if_they_fit(tmp_path: Path, capsys) -
         own, resized = "image_size=0 (the data's own, 34 × 34)", "frames of 16 × 16 are resized from a camera of 34"
         assert (own in captured.err, resized in captured.err) == (side == 34, side == 16)
         assert ("What that takes on the device is not in these figures." in captured.err) == (side == 16)
+        assert ("16 and 980 of them for the front end" in json.loads(captured.out)["source"]) == (side == 34)
+    assert cli.main(["inspect", "folder-device", "--data", str(tmp_path), "--ram", "64k", "--stream"]) == 0
+    assert "a stream takes one at a time. Sum the events yourself. What that takes" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def fitted(
     if name in DEVICES and run is None:
         if spec.kind == "event" and "image_size" not in given:
             spec = load_spec(dataclasses.replace(config, image_size=0), data)  # what networks without a size take
-        return _told(_picked(name, config, given, budget, spec))
+        return _told(_picked(name, config, given, budget, spec), budget)
     found = Fitted(config, _device(config, spec))
     excess = budget.excess(found.device)
     if excess and run:
@@ -61,12 +61,15 @@ def fitted(
         )
     if excess:
         raise UserError(f"{name}: {'; '.join(excess)}. {_advice(found, spec, budget)}")
-    return _told(found)
+    return _told(found, budget)
 
 
-def _told(found: Fitted) -> Fitted:
+def _told(found: Fitted, budget: Budget) -> Fitted:
     """Says if the device will have no front end for events, so that its bytes are not in the figures."""
-    if reason := why_no_events(found.device.artifact.input):
+    reason = why_no_events(found.device.artifact.input)
+    if found.device.sums_events and budget.stream:
+        reason = "events.c fills all frames of an input, and a stream takes one at a time. Sum the events yourself."
+    if reason:
         report(f"{reason} What that takes on the device is not in these figures.")
     return found
 
