@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from data_files import write_tones
+from data_files import nmnist_bin, png, put, write_tones
 from training_runs import TINY_OPTIONS
 
 import bsnn
@@ -38,6 +39,11 @@ def refusal_of(capsys, *arguments: str) -> str:
     assert not captured.out
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+def advised(message: str) -> list[list[str]]:
+    """The options that a refusal says would help."""
+    return [way.split() for way in message.partition("It would fit with ")[2].strip(".\n").split(" or ")]
 
 
 def test_an_untrained_network_takes_what_the_trained_one_takes(capsys) -> None:
@@ -78,17 +84,40 @@ def test_a_word_means_one_thing(tmp_path: Path, capsys, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("65536", 65536), ("64k", 65536), ("64K", 65536), ("256KB", 262144), ("256kib", 262144), ("1m", 2**20)],
+    [
+        ("65536", 65536),
+        ("64k", 65536),
+        ("64K", 65536),
+        ("256KB", 262144),
+        ("256kib", 262144),
+        ("1m", 2**20),
+        ("4096m", 2**32),
+    ],
 )
 def test_sizes(text: str, expected: int) -> None:
     assert size(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "0k", "-1", "64.5k", "64 k", "k", "64g", "64b", "1e5", "٦٤", "64kk", "+64"])
-def test_other_sizes_are_refused(text: str, capsys) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["train", "digits", f"--ram={text}"])
-    assert f"received {text!r}; expected bytes above 0, such as 65536, 64k or 64KB" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (
+            ["", "-1", "64 k", "k", "1e5", "٦٤", "+64", "1,5k"],
+            "expected a whole number of bytes, such as 65536, 64k or 64KB",
+        ),
+        (["1g"], "there is no unit 'g'; expected k or KB (1,024 bytes), m or MB (1,024 of these)"),
+        (["64kk", "1.5kk"], "there is no unit 'kk'"),
+        (["64b"], "there is no unit 'b'"),
+        (["1.5k", "64.0", "64."], "expected a whole number, without a fraction, such as"),
+        (["0", "0k", "000"], "expected more than 0 bytes, such as"),
+        (["4294967297", "4097m", "99999999999999999999", "9" * 5000], "expected at most 4,294,967,296 bytes (4096m)"),
+    ],
+)
+def test_other_sizes_are_refused(texts: list[str], expected: str, capsys) -> None:
+    for text in texts:
+        with pytest.raises(SystemExit):
+            cli.main(["train", "digits", f"--ram={text}"])
+        assert f"received {text!r}; {expected}" in capsys.readouterr().err
 
 
 def test_a_network_that_does_not_fit_is_refused_before_it_is_trained(tmp_path: Path, capsys) -> None:
@@ -98,7 +127,7 @@ def test_a_network_that_does_not_fit_is_refused_before_it_is_trained(tmp_path: P
     assert "digits: it takes 4,704 bytes of RAM, and the budget is 4,096: 64 of input, 2,112 of values" in message
     assert "(the most pool2 1,152, pool3 576), 2,528 of scratch (conv3 2,528). It would fit with --time" in message
     # What is advised is true.
-    ways = [way.split() for way in message.partition("It would fit with ")[2].strip(".\n").split(" or ")]
+    ways = advised(message)
     assert [way[0] for way in ways] == ["--time-steps", "--width"]
     for way in ways:
         assert result_of(capsys, "inspect", "digits", *way, "--ram", "4k")["ram_bytes"] <= 4096
@@ -110,6 +139,9 @@ def test_a_network_that_does_not_fit_is_refused_before_it_is_trained(tmp_path: P
     assert "of RAM, and the budget is 10" in message
     assert "of flash, and the budget is 10" in message
     assert message.endswith("Change --plan, --width and --time-steps together.\n")
+    # Time steps are advised only if they are what counts.
+    for small in (["--flash", "10"], ["--ram", "1k", "--stream"]):
+        assert refusal_of(capsys, *command, *small).endswith(". Change --plan and --width together.\n")
     assert "--stream: received without --ram" in refusal_of(capsys, *command, "--stream", "--flash", "9k")
     assert "leave one of them out" in refusal_of(capsys, *command, "--ram", "9k", "--sweep", "seed=0,1")
     assert "has no deployed form" in refusal_of(capsys, *command, "--ram", "9k", "--neuron", "alif")
@@ -181,10 +213,29 @@ def test_a_recipe_for_devices_must_know_the_device(kind: Kind, tmp_path: Path, c
         capsys, "train", name, "--data", "data", "--out", str(out), "--ram", "1k"
     )
     assert "leave one of them out" in refusal_of(capsys, "train", name, "--data", "data", "--sweep", "seed=0,1")
-    assert f"--model: received vgg11; {name} picks one of the model vgg" in refusal_of(
-        capsys, "inspect", name, "--data", "data", "--ram", "64k", "--model", "vgg11"
-    )
+    for model in ("vgg11", "residual"):
+        for command in (["train", name, "--out", str(out)], ["inspect", name]):
+            message = refusal_of(capsys, *command, "--data", "data", "--ram", "64k", "--model", model)
+            assert f"--model: received {model}; {name} picks one of the model vgg" in message
     assert not out.exists()
+
+
+def test_frames_are_as_large_as_the_camera_if_they_fit(tmp_path: Path, capsys) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        for number in range(5):
+            events = [(*rng.integers(0, 34, 2).tolist(), 10 * i, i % 2) for i in range(40)]
+            put(tmp_path / name / f"{number}.bin", nmnist_bin(events))
+    for ram, side in (("16k", 34), ("8k", 16)):
+        assert cli.main(["inspect", "folder-device", "--data", str(tmp_path), "--ram", ram, "--json"]) == 0
+        captured = capsys.readouterr()
+        assert json.loads(captured.out)["input_shape"] == [2, side, side]
+        own, resized = "image_size=0 (the data's own, 34 × 34)", "frames of 16 × 16 are resized from a camera of 34"
+        assert (own in captured.err, resized in captured.err) == (side == 34, side == 16)
+        assert ("What that takes on the device is not in these figures." in captured.err) == (side == 16)
+        assert ("16 and 980 of them for the front end" in json.loads(captured.out)["source"]) == (side == 34)
+    assert cli.main(["inspect", "folder-device", "--data", str(tmp_path), "--ram", "64k", "--stream"]) == 0
+    assert "a stream takes one at a time. Sum the events yourself. What that takes" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -207,12 +258,52 @@ def test_the_front_end_of_sounds_counts(sound_device: Device) -> None:
     assert sum(int(part.replace(",", "")) for part in re.findall(r"([\d,]+) of", parts)) == ram
 
 
-def test_a_run_for_a_device_goes_on_without_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_for_devices_advises_what_would_fit(tmp_path: Path, capsys) -> None:
+    command = ["inspect", "folder-device", "--data", str(write_tones(tmp_path, 5)), "--ram", "12k"]
+    message = refusal_of(capsys, *command)
+    assert "the smallest network does not fit: it takes 13," in message
+    assert advised(message) == [["--time-steps", "1"], ["--width", "0.5"], ["--image-size", "24"]]
+    for way in advised(message):
+        assert result_of(capsys, *command, *way)["ram_bytes"] <= 12 * KB
+    # Images of 16 × 16 are too small for five poolings, and are not advised.
+    message = refusal_of(capsys, *command, "--plan", "8,pool,8,pool,8,pool,8,pool,8,pool,8", "--ram", "1k")
+    assert message.endswith("Change --plan, --width and --time-steps together.\n")
+
+
+@pytest.mark.parametrize("reject", ["0", "0.1"])
+def test_the_threshold_of_sounds_counts_before_it_is_chosen(tmp_path: Path, capsys, reject: str) -> None:
+    tones, out = write_tones(tmp_path / "tones", 5), tmp_path / "run"
+    shape = ["--data", str(tones), "--plan", "down,4,pool,4", "--image-size", "16", "--reject", reject]
+    untrained = result_of(capsys, "inspect", "folder", *shape)
+    flash, ram = untrained["flash_bytes"], untrained["ram_bytes"]
+    command = ["train", "folder", *shape, "--epochs", "1", "--out", str(out), "--ram", str(ram)]
+    assert f"it takes {flash:,} bytes of flash" in refusal_of(capsys, *command, "--flash", str(flash - 1))
+    assert result_of(capsys, *command, "--flash", str(flash))["device"]["flash_bytes"] == flash
+    trained = result_of(capsys, "inspect", str(out))
+    assert (trained["reject_below"] is not None) == (float(reject) > 0)
+    assert [trained[key] for key in FIGURES] == [untrained[key] for key in FIGURES]
+
+
+def test_options_of_sounds_are_refused_for_images(tmp_path: Path, capsys) -> None:
+    for name in ("a", "b"):
+        put(tmp_path / name / "0.png", png(np.zeros((8, 8), np.uint8), 0))
+    message = refusal_of(capsys, "inspect", "folder", "--data", str(tmp_path), "--reject", "0.1")
+    assert "--reject: it has an effect only on sounds" in message
+
+
+def test_a_run_for_a_device_goes_on_with_its_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tones, out = write_tones(tmp_path / "tones", 5), tmp_path / "run"
     command = ["train", "folder-device", "--data", str(tones), "--out", str(out)]
     assert cli.main([*command, "--ram", "16k", "--epochs", "1"]) == 0
     capsys.readouterr()
-    assert cli.main([*command, "--resume"]) == 0
-    assert "was finished already" in capsys.readouterr().out
-    assert cli.main([*command, "--resume", "--ram", "64k"]) == 2
-    assert "the run there was started with --plan" in capsys.readouterr().err
+    for budget in ([], ["--ram", "16k"], ["--ram", "64k", "--flash", "256k"]):
+        assert cli.main([*command, "--resume", *budget]) == 0
+        captured = capsys.readouterr()
+        assert "was finished already" in captured.out
+        assert "picked" not in captured.err
+    for options, message in (
+        (["--ram", "16k", "--epochs", "2"], "the run there was started with --epochs 1 (now 2)"),
+        (["--ram", "8k"], "the network of the run there does not fit: it takes"),
+    ):
+        assert cli.main([*command, "--resume", *options]) == 2
+        assert f"{out}: {message}" in capsys.readouterr().err

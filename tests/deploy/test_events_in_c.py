@@ -10,8 +10,9 @@ from sounds import InC
 
 import bsnn
 from bsnn.data.events import Events, count_frames, decode_events
+from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.codec import read
-from bsnn.deploy.formats._c_events import event_files, why_no_events
+from bsnn.deploy.formats._c_events import event_files
 from bsnn.deploy.formats.c import export_c
 
 TAKEN, FULL, OUTSIDE = range(3)

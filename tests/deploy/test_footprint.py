@@ -31,7 +31,7 @@ def test_ram(kind: Any, shape: tuple[int, ...], time_steps: int, scale: float, r
     spec = DataSpec("network", kind, (), shape, (0.4,) * channels, (0.25,) * channels, scale)
     exported = bsnn.export(net, tmp_path / "model.bsnn", spec=spec, time_steps=time_steps)
     device = on_device(read(exported.path))
-    assert device.ram_bytes - device.sound_ram_bytes == ram
+    assert device.ram_bytes - device.front_ram_bytes == ram
 
 
 def test_a_line_of_many_channels_is_the_largest_scratch(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bsnn.cli._parser import integer, real, yes_or_no
 from bsnn.errors import UserError
+from bsnn.extras import need
 from bsnn.train.config import Config, why_unused
-from bsnn.train.effects import PLAN_WORDS
+from bsnn.train.effects import PLAN_WORDS, SOUND_FIELDS
 from bsnn.train.fields import choices_of, written
 from bsnn.train.stages import CHANGEABLE, stages_of
 
@@ -112,6 +115,18 @@ def refuse_unused(configs: Sequence[Config], given: Collection[str]) -> None:
                     raise UserError(
                         f"--stages: {name} in stage {stage.number}: {reason}. Leave it out, or change that."
                     )
+
+
+def refuse_for_other_data(config: Config, given: Mapping[str, Any], data: str | None) -> None:
+    """Refuses options of sounds for a folder of images or events, which only its files can tell."""
+    names = [name for name, value in given.items() if value and name in SOUND_FIELDS]
+    if not names or config.dataset != "folder" or data is None or not os.path.isdir(data):
+        return
+    kind = need("bsnn.data.folders").folder_kind(Path(data))
+    if kind != "sound":
+        raise UserError(
+            f"{option(names[0])}: it has an effect only on sounds, and {data} holds {kind} files. Leave it out."
+        )
 
 
 def option(name: str) -> str:

@@ -12,6 +12,8 @@ from bsnn.extras import need
 Result = dict[str, Any]
 """What a command found, ready for JSON."""
 
+_MOST_BYTES = 2**32
+
 
 class Parser(argparse.ArgumentParser):
     """Reports a wrong argument in one line."""
@@ -79,11 +81,27 @@ def size(text: str) -> int:
         >>> size("64k"), size("65536"), size("256KB")
         (65536, 65536, 262144)
     """
-    match = re.fullmatch(r"([0-9]{1,12})(?:(k|m)(?:i?b)?)?", text, re.IGNORECASE)
-    found = int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[(match[2] or "").lower()] if match else 0
-    if not found:
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected bytes above 0, such as 65536, 64k or 64KB")
-    return found
+    match = re.fullmatch(r"([0-9]+)(\.[0-9]*)?([a-z]*)", text, re.IGNORECASE)
+    number, fraction, unit = match.groups() if match else ("", None, "")
+    known = re.fullmatch(r"(?:(k|m)(?:i?b)?)?", unit, re.IGNORECASE)
+    examples = "such as 65536, 64k or 64KB"
+    if not match:
+        wrong = f"expected a whole number of bytes, {examples}"
+    elif not known:
+        wrong = (
+            f"there is no unit {unit!r}; expected k or KB (1,024 bytes), m or MB (1,024 of these), or none for bytes"
+        )
+    elif fraction is not None:
+        wrong = f"expected a whole number, without a fraction, {examples}"
+    elif not number.strip("0"):
+        wrong = f"expected more than 0 bytes, {examples}"
+    else:
+        factor = {"": 1, "k": 2**10, "m": 2**20}[(known[1] or "").lower()]
+        # Python refuses to read thousands of digits.
+        if len(number.lstrip("0")) <= 10 and (found := int(number) * factor) <= _MOST_BYTES:
+            return found
+        wrong = f"expected at most {_MOST_BYTES:,} bytes (4096m), which is all that 32 bits can address"
+    raise argparse.ArgumentTypeError(f"received {text!r}; {wrong}")
 
 
 def count(text: str) -> int:

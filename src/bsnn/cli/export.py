@@ -143,10 +143,10 @@ def text(result: Result) -> str:
             f"  {result['flash_bytes']:,} bytes of flash ({result['constant_bytes']:,} of constants), "
             f"{result['ram_bytes']:,} bytes of RAM with the input; as a stream {result['stream_ram_bytes']:,}"
         )
-        if result["sound_ram_bytes"]:
+        if result["front_ram_bytes"]:
             lines.append(
-                f"  with the front end, which takes samples: {result['sound_flash_bytes']:,} bytes of flash, "
-                f"{result['sound_ram_bytes']:,} of RAM"
+                f"  of them for the front end: {result['front_flash_bytes']:,} bytes of flash, "
+                f"{result['front_ram_bytes']:,} of RAM"
             )
         if result["no_events"]:
             lines.append(f"  {result['no_events']}")

@@ -5,17 +5,18 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from bsnn.cli._fields import add_fields, given_fields, refuse_unused
+from bsnn.cli._fields import add_fields, given_fields, refuse_for_other_data, refuse_unused
 from bsnn.cli._model import MODEL_HELP, open_model
 from bsnn.cli._parser import Result, add_budget, add_command, budget_of
 from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config
+from bsnn.train.devices import check_model
 from bsnn.zoo.cards import find, is_model, names
 
 # What the size of a network depends on.
-_FIELDS = ("dataset", "time_steps", "image_size", "model", "plan", "width", "neuron", "weights")
+_FIELDS = ("dataset", "time_steps", "image_size", "model", "plan", "width", "neuron", "weights", "reject")
 
 
 def add(commands: Any) -> None:
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> Result:
         budget, given = budget_of(options), given_fields(options)
         device = need("bsnn.cli._untrained").fitted(options.path, _config(options), given, budget, options.data).device
         source = f"recipe {options.path}, untrained; {budget.told(device)}"
-        return {"source": source, **inspect(device.artifact)}
+        return {"source": source, **inspect(device.artifact), "reject_below": None}
     return {"source": _source(options.path), **inspect(open_model(options.path).artifact)}
 
 
@@ -62,8 +63,10 @@ def _means_recipe(options: argparse.Namespace) -> bool:
 
 def _config(options: argparse.Namespace) -> Config:
     given = given_fields(options)
+    check_model(options.path, given)
     config = dataclasses.replace(recipe(options.path), **given)
     refuse_unused([config], given)
+    refuse_for_other_data(config, given, options.data)
     if options.data is None and config.dataset != "digits":
         raise UserError(
             f"--data: received none; the network of {options.path} depends on the classes and the shape of its data. "

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bsnn.cli._fields import add_fields, given_fields, option, reader, refuse_unused
+from bsnn.cli._fields import add_fields, given_fields, option, reader, refuse_for_other_data, refuse_unused
 from bsnn.cli._parser import Result, add_budget, add_command, budget_of, count, real
 from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
 from bsnn.train.config import Config, config_from_json, data_of_run
-from bsnn.train.devices import DEVICES
-from bsnn.train.effects import SOUND_FIELDS
+from bsnn.train.devices import DEVICES, check_model
 from bsnn.train.fields import written
 
 _USAGE = (
@@ -71,6 +70,7 @@ def run(options: argparse.Namespace) -> Result:
         raise UserError(f"{option(name)}: --sweep {name} gives its values; expected one of the two. Leave one out.")
     named = recipe(options.recipe)
     first = {**given, **{name: values[0] for name, values in grid.items()}}
+    check_model(options.recipe, first)
     if not options.resume:
         dataclasses.replace(named, **first)  # refuses wrong values before torch is imported
     default_out = need("bsnn.train.run").default_out
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> Result:
     config = dataclasses.replace(resumed or named, **first)
     points = [point for _, point in need("bsnn.train.sweep").grid_points(config, grid)] if grid else [config]
     refuse_unused(points, given)
-    _refuse_for_other_data(config, given, options.data)
+    refuse_for_other_data(config, given, options.data)
     if options.checkpoint_minutes < 0:
         raise UserError(f"--checkpoint-minutes: received {options.checkpoint_minutes}; expected 0 or more.")
     if "LOCAL_RANK" in os.environ and not options.out:
@@ -94,7 +94,8 @@ def run(options: argparse.Namespace) -> Result:
     figures = {}
     if limited:
         data = options.data or (data_of_run(out) if options.resume else None)
-        config, device = need("bsnn.cli._untrained").fitted(options.recipe, config, given, budget, data)
+        going_on = out if resumed else None
+        config, device = need("bsnn.cli._untrained").fitted(options.recipe, config, given, budget, data, going_on)
         need("bsnn.train.display").report(budget.told(device))
         figures = {"device": device.figures()}
     shared = {name: getattr(options, name) for name in ("data", "workers", "checkpoint_minutes", "device")}
@@ -119,18 +120,6 @@ def run(options: argparse.Namespace) -> Result:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _refuse_for_other_data(config: Config, given: Mapping[str, Any], data: str | None) -> None:
-    """Refuses options of sounds for a folder of images or events, which only its files can tell."""
-    names = [name for name, value in given.items() if value and name in SOUND_FIELDS]
-    if not names or config.dataset != "folder" or data is None or not os.path.isdir(data):
-        return
-    kind = need("bsnn.data.folders").folder_kind(Path(data))
-    if kind != "sound":
-        raise UserError(
-            f"{option(names[0])}: it has an effect only on sounds, and {data} holds {kind} files. Leave it out."
-        )
 
 
 def _resumed(out: Path, config: Config, given: Mapping[str, Any], name: str) -> Config | None:

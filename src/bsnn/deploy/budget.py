@@ -37,7 +37,7 @@ class Budget(NamedTuple):
 
     def told(self, device: Device) -> str:
         """What a network takes of the budget, in words."""
-        taken, front = self.taken(device), Room(device.sound_ram_bytes, device.sound_flash_bytes)
+        taken, front = self.taken(device), Room(_front_ram(device, self.stream), device.front_flash_bytes)
         return (
             f"on the device {_of(taken.ram_bytes, self.ram_bytes)} bytes of RAM{' as a stream' * self.stream} and "
             f"{_of(taken.flash_bytes, self.flash_bytes)} of flash"
@@ -69,16 +69,20 @@ def _ram(device: Device, stream: bool) -> str:
     if stream or device.by_steps:
         membranes = {artifact.layers[i].name: 4 * artifact.values[i + 1].size for i in artifact.lifs}
         parts.insert(1, f"{device.membrane_bytes:,} of membranes (the most {_most(membranes)})")
-    return _joined(parts, device.sound_ram_bytes)
+    return _joined(parts, _front_ram(device, stream))
+
+
+def _front_ram(device: Device, stream: bool) -> int:
+    return device.sound_ram_bytes if stream else device.front_ram_bytes
 
 
 def _flash(device: Device) -> str:
     """Where the flash goes, in words."""
     layers = {layer["name"]: layer["flash_bytes"] for layer in device.by_layer()}
     constants = device.constant_bytes - device.sound_constant_bytes
-    code = device.flash_bytes - device.sound_flash_bytes - constants
+    code = device.flash_bytes - device.front_flash_bytes - constants
     return _joined(
-        [f"{constants:,} of constants (the most {_most(layers)})", f"{code:,} of code"], device.sound_flash_bytes
+        [f"{constants:,} of constants (the most {_most(layers)})", f"{code:,} of code"], device.front_flash_bytes
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.engine import tables
 from bsnn.deploy.engine.layout import Layout, lay_out
 from bsnn.deploy.engine.scratch import Target
@@ -38,7 +39,10 @@ SOUND_CODE_BYTES = 2060
 """The same of sound.c and listen.c."""
 REJECT_CODE_BYTES = 108
 """The same of `bsnn_rejects`, at most, which model.c has if the model file has a threshold."""
+EVENTS_CODE_BYTES = 980
+"""The same of events.c, with the division in 64 bits that it needs."""
 _LISTEN_CONSTANT_BYTES, _LISTEN_STATE_BYTES = 40, 16
+_EVENTS_STATE_BYTES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,28 +88,44 @@ class Device:
 
     @property
     def ram_bytes(self) -> int:
-        """All memory of a prediction, with its input, and the front end that makes it from samples as they come."""
-        return self.input_bytes + self.workspace_bytes + self.by_steps * self.membrane_bytes + self.sound_ram_bytes
+        """All memory of a prediction, with its input, and the front end that makes it from samples or events."""
+        membranes = self.by_steps * self.membrane_bytes
+        return self.input_bytes + self.workspace_bytes + membranes + self.front_ram_bytes
 
     @property
     def stream_ram_bytes(self) -> int:
-        """All memory of a stream, with one frame of input, and the front end."""
+        """Memory of a stream, with one frame of input, and the front end for sounds; `events.c` takes all frames."""
         return self.input_bytes // self.frames + self.workspace_bytes + self.membrane_bytes + self.sound_ram_bytes
 
     @property
+    def front_ram_bytes(self) -> int:
+        """Memory of the front end, if the C export has one: for sounds, or for the events of a camera."""
+        return self.sound_ram_bytes + self.sums_events * _EVENTS_STATE_BYTES
+
+    @property
+    def front_flash_bytes(self) -> int:
+        """Constants and code of the front end."""
+        return self.sound_flash_bytes + self.sums_events * EVENTS_CODE_BYTES
+
+    @property
+    def sums_events(self) -> bool:
+        """Whether the C export has events.c."""
+        return self.artifact.input.kind == "event" and why_no_events(self.artifact.input) is None
+
+    @property
     def sound_ram_bytes(self) -> int:
-        """Memory of the front end, and of listening, which keeps some shares of all classes."""
+        """Memory of the front end for sounds, and of listening, which keeps some shares of all classes."""
         shares = _aligned(2 * SMOOTHING * len(self.artifact.classes))
         return self.sound.ram_bytes + shares + _LISTEN_STATE_BYTES if self.sound else 0
 
     @property
     def sound_constant_bytes(self) -> int:
-        """Constants of the front end and of listening."""
+        """Constants of the front end for sounds and of listening."""
         return self.sound.constant_bytes + _LISTEN_CONSTANT_BYTES if self.sound else 0
 
     @property
     def sound_flash_bytes(self) -> int:
-        """Constants and code of the front end and of listening."""
+        """Constants and code of the front end for sounds and of listening."""
         return self.sound_constant_bytes + SOUND_CODE_BYTES if self.sound else 0
 
     @property
@@ -137,7 +157,7 @@ class Device:
         """The code, as measured (`CODE_BYTES`) for the ops that the network has, its threshold and its front end."""
         code = CODE_BYTES[None] + sum(CODE_BYTES[op] for op in self.ops)
         rejects = self.artifact.reject_below is not None
-        return code + rejects * REJECT_CODE_BYTES + bool(self.sound) * SOUND_CODE_BYTES
+        return code + rejects * REJECT_CODE_BYTES + self.front_flash_bytes - self.sound_constant_bytes
 
     @property
     def flash_bytes(self) -> int:
@@ -170,8 +190,8 @@ class Device:
             "membrane_bytes": self.membrane_bytes,
             "stream_ram_bytes": self.stream_ram_bytes,
             "by_steps": self.by_steps,
-            "sound_flash_bytes": self.sound_flash_bytes,
-            "sound_ram_bytes": self.sound_ram_bytes,
+            "front_flash_bytes": self.front_flash_bytes,
+            "front_ram_bytes": self.front_ram_bytes,
         }
 
 

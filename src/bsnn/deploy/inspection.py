@@ -155,7 +155,7 @@ def _device_text(result: dict[str, Any]) -> list[str]:
         f"{result['code_bytes']:,} of code on a Cortex-M4",
         f"{result['ram_bytes']:,} bytes of RAM: {result['input_bytes']:,} of input, {membranes}"
         f"{result['value_bytes']:,} of values between layers, {result['scratch_bytes']:,} of scratch"
-        + (f", {result['sound_ram_bytes']:,} of the front end that hears" if result["sound_ram_bytes"] else ""),
+        + (f", {result['front_ram_bytes']:,} of the front end" if result["front_ram_bytes"] else ""),
         f"{result['stream_ram_bytes']:,} bytes of RAM as a stream, which keeps all membranes",
     ]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from bsnn.data.dataset import Kind
+from bsnn.errors import UserError
 from bsnn.train.recipes import SMALL, Recipe
 
 # For sounds, more epochs than in speech-commands-small, and momentum for the real-valued parameters.
@@ -30,17 +31,20 @@ NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
         {"plan": ("down", 32, "pool", 64, "pool", 128, 256), "time_steps": 2},
         {"plan": ("down", 32, "pool", 64, "pool", 96, 128), "time_steps": 2},
     ),
+    # Frames as large as the camera first, which the C export sums from events by itself.
     "event": (
-        {"plan": (48, "pool", 96, "pool", 192, "pool", 256), "time_steps": 10, "image_size": 32},
-        {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 5, "image_size": 32},
-        {"plan": (32, "pool", 64, "pool", 128), "time_steps": 5, "image_size": 32},
+        {"plan": (48, "pool", 96, "pool", 192, "pool", 256), "time_steps": 10, "image_size": 0},
+        {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 5, "image_size": 0},
+        {"plan": (32, "pool", 64, "pool", 128), "time_steps": 5, "image_size": 0},
+        {"plan": ("down", 32, "pool", 64, "pool", 128), "time_steps": 4, "image_size": 0},
+        {"plan": ("down", 16, "pool", 32, "pool", 64), "time_steps": 3, "image_size": 0},
         {"plan": (32, "pool", 64, "pool", 128), "time_steps": 4, "image_size": 24},
         {"plan": ("down", 32, "pool", 64, "pool", 128), "time_steps": 4, "image_size": 24},
         {"plan": (32, "pool", 64, "pool", 96), "time_steps": 4, "image_size": 16},
         {"plan": ("down", 16, "pool", 32, "pool", 64), "time_steps": 3, "image_size": 16},
     ),
 }
-"""Of each kind of data, the largest first. A recipe of `DEVICES` takes the first that fits a budget."""
+"""Of each kind of data, in order of preference. A recipe of `DEVICES` takes the first that fits a budget."""
 
 DEVICES = {
     "speech-commands-device": Recipe(
@@ -60,3 +64,12 @@ DEVICES = {
         SMALL["folder"].config,
     ),
 }
+
+
+def check_model(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuses another model than `NETWORKS` has for a recipe of `DEVICES`, before its plan is blamed."""
+    model = fields.get("model", "vgg")
+    if name in DEVICES and model != "vgg":
+        raise UserError(
+            f"--model: received {model}; {name} picks one of the model vgg. Leave it out, or take another recipe."
+        )

@@ -56,5 +56,10 @@ def is_finished(config: Config, history: Sequence[EpochMetrics], kind: Kind = "i
 def missing(config: Config, line: EpochMetrics, kind: Kind) -> list[str]:
     """Which of the metrics of the selected epoch that are measured when training has ended are still to come."""
     wanted = ["test_accuracy"] if config.validation_samples and config.final_test else []
-    wanted += ["reject_below"] if config.reject and kind == "sound" else []
+    wanted += ["reject_below"] if has_threshold(config, kind) else []
     return [name for name in wanted if name not in line]
+
+
+def has_threshold(config: Config, kind: Kind) -> bool:
+    """Whether a finished run has a threshold below which its model file says `none of these`."""
+    return config.reject > 0 and kind == "sound"

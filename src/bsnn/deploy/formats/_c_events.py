@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bsnn.data.events import EVENT_SCALE
+from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.schema import InputSpec
 
 _SOURCE = Path(__file__).with_name("events") / "events.c"
@@ -14,25 +15,6 @@ def event_files(spec: InputSpec) -> dict[str, str]:
         return {}
     rows, columns = spec.decode["sensor"]
     return {"events.c": _SOURCE.read_text(), "events.h": _header(spec, rows, columns, bool(spec.decode.get("turned")))}
-
-
-def why_no_events(spec: InputSpec) -> str | None:
-    """Why the export of a network for events cannot sum them itself; None if it can, or if it takes no events."""
-    if spec.kind != "event":
-        return None
-    channels, height, width = spec.shape
-    sensor = spec.decode.get("sensor")
-    if not sensor or channels != 2:
-        return (
-            "there is no events.c: the model file does not say of what camera the frames are. Sum the events yourself."
-        )
-    rows, columns = reversed(sensor) if spec.decode.get("turned") else sensor
-    if (height, width) != (rows, columns):
-        return (
-            f"there is no events.c: frames of {height} × {width} are resized from a camera of {rows} × {columns}, "
-            "which takes whole frames. Make them as bsnn.data.events.resize_frames does, or train at the camera's size."
-        )
-    return None
 
 
 def _header(spec: InputSpec, rows: int, columns: int, turned: bool) -> str:

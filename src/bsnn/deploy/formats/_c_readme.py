@@ -3,8 +3,8 @@
 import re
 
 from bsnn import __version__
+from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.footprint import Device
-from bsnn.deploy.formats._c_events import why_no_events
 from bsnn.deploy.schema import Artifact
 
 
@@ -38,7 +38,8 @@ def readme(device: Device) -> str:
     channels, height, width = artifact.input.shape
     classes, steps = len(artifact.classes), artifact.time_steps
     order = "one time step after another, which takes less memory for so many" if device.by_steps else "row by row"
-    row = f"| of which `sound.c` and `listen.c` | {device.sound_ram_bytes:,} |\n" if device.sound else ""
+    front = "`sound.c` and `listen.c`" if device.sound else "`events.c`"
+    row = f"| of which {front} | {device.front_ram_bytes:,} |\n" if device.front_ram_bytes else ""
     hearing = _HEARING if device.sound else ""
     no_events = why_no_events(artifact.input)
     lacking = f"\n{no_events[0].upper()}{no_events[1:]}\n" if no_events else ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.tables import DENSE, OpTable, TaskTable, ValueTable, contents
 from bsnn.deploy.footprint import Device, of_byte, on_device, takes_bytes
@@ -78,7 +79,7 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "weight_bytes": artifact.weight_bytes,
         **device.figures(),
         "layers": device.by_layer(),
-        "no_events": _c_events.why_no_events(artifact.input),
+        "no_events": why_no_events(artifact.input),
     }
 
 
