@@ -147,12 +147,6 @@ def test_recordings_have_as_many_frames_as_in_training(shape: tuple[int, ...], m
         engine.predict(np.zeros(shape, np.uint8))
 
 
-def test_a_still_image_is_no_sequence(digits: Engine) -> None:
-    assert np.array_equal(digits.outputs(np.stack([RAW] * digits.time_steps)), digits.outputs(RAW))
-    with pytest.raises(bsnn.UserError, match=r"expected \[B, 1, 8, 8\]. Give frames that differ one by one to step"):
-        digits.outputs(np.stack([RAW] * 3))
-
-
 @pytest.mark.parametrize("shape", [(10,), (1, 5), (1, 1, 10)])
 def test_what_is_rejected_are_outputs(digits: Engine, shape: tuple[int, ...]) -> None:
     with pytest.raises(bsnn.UserError, match=r"rejects: received shape .*; expected \[B, 10\], what outputs returns"):

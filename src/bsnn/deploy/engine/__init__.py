@@ -34,7 +34,7 @@ class Engine:
     events have time first, `[T, B, C, H, W]`, with the network's T; for more or fewer frames there is `step`. A network
     of one channel may be given `[H, W]` or `[B, H, W]`. Numbers beyond the range of the data set are refused. With
     `normalized=True` inputs are floats that are normalized as in training, or the network's own integers (int16). A
-    network that was exported with its shape alone takes floats as they are, and sequences of any length.
+    network that was exported with its shape alone takes floats as they are.
 
     Args:
         artifact: The network.
@@ -106,19 +106,14 @@ class Engine:
         return total
 
     def _check_time(self, shape: tuple[int, ...], frames: int) -> None:
-        """Refuses sequences of another length than those of training, unless nothing is known of its data."""
+        """Refuses recordings of events with another number of frames than those of training."""
         spec, steps = self.artifact.input, self.time_steps
-        if spec.is_plain or frames == steps or (frames == 1 and spec.kind != "event"):
-            return
-        sample = ", ".join(map(str, spec.shape))
-        if spec.kind != "event":
+        if spec.kind == "event" and frames != steps:
+            sample = ", ".join(map(str, spec.shape))
             raise UserError(
-                f"input: received shape {shape}; expected [B, {sample}]. Give frames that differ one by one to step."
+                f"input: received shape {shape}; expected [{steps}, B, {sample}], time first. Read recordings with "
+                f"time_steps={steps}; a single one is x[:, None]. Give any other number of frames one by one to step."
             )
-        raise UserError(
-            f"input: received shape {shape}; expected [{steps}, B, {sample}], time first. Read recordings with "
-            f"time_steps={steps}; a single one is x[:, None]. Give any other number of frames one by one to step."
-        )
 
     def step(self, x: np.ndarray, state: State | None = None, *, normalized: bool = False) -> tuple[np.ndarray, State]:
         """One time step of a stream: outputs `[B, classes]`, and the new state.
