@@ -263,6 +263,8 @@ def test_some_words_of_speech_commands_can_be_split_by_speaker(tmp_path):
     with pytest.raises(UserError, match=r"no file belongs to the (val|test) split of Speech Commands.*--group 1"):
         describe(tmp_path)
     assert describe(tmp_path, group="1")["name"] == "folder"
+    with pytest.raises(UserError, match=r"speakers must not be in two splits.*--group 1"):
+        describe(tmp_path, group="3")  # the number of the recording, which each speaker has
     speakers = [
         {path.name.split("_")[0] for path in folder_files(tmp_path, s, group="1").paths} for s in ("train", "test")
     ]

@@ -61,6 +61,7 @@ def find(root: str | Path, cache: str | Path | None = None) -> Source:
 
 def own(place: Path, cache: str | Path | None = None) -> Source:
     """A folder as a user's own data, whatever else it may be."""
+    place = inside(place)
     return Source("folder", folder_splits(place), partial(folder_files, place, cache=cache))
 
 

@@ -15,7 +15,7 @@ from bsnn.data.dataset import ArrayDataset, FileDataset, Kind
 from bsnn.data.events import EVENT_ENDINGS, EVENT_SCALE, NMNIST_SENSOR, decode_events, read_events
 from bsnn.data.groups import check_apart, grouped_split
 from bsnn.data.images import IMAGE_ENDINGS, decode_image, image_head
-from bsnn.data.speech import is_speech_commands, sound_decoder
+from bsnn.data.speech import SPEAKER, is_speech_commands, sound_decoder
 from bsnn.data.tree import (
     check_classes,
     choose,
@@ -116,10 +116,10 @@ def folder_files(
         raise UserError(f"a size of {size} pixels; expected 1 or more.")
     if time_steps < 1:
         raise UserError(f"{time_steps} time steps; expected 1 or more.")
-    if is_speech_commands(root) and not group:
+    if is_speech_commands(root) and group != SPEAKER:
         raise UserError(
             f"{root}: this is Speech Commands, whose speakers must not be in two splits. Read it by its own name "
-            "(speech_commands, or a recipe such as speech-commands-small), or split it by speaker: --group 1."
+            f"(speech_commands, or a recipe such as speech-commands-small), or split it by speaker: --group {SPEAKER}."
         )
     kind, splits = _find(root, seed, group)
     found = choose(root, splits, split)

@@ -12,6 +12,8 @@ from bsnn.data.downloads import download
 from bsnn.data.tree import class_files, flat, folders_below, split_folders
 from bsnn.errors import UserError
 
+SPEAKER = "1"
+"""The group of its files that a speaker is: the part of a name before `_nohash_`."""
 _SIZES = 16, 40  # with fewer frames some samples would be in none, with more they would not end with the sound
 _LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
 # Some systems write endings in capitals.
@@ -72,7 +74,7 @@ def speech_commands_files(root: Path, split: str, size: int = NUM_MELS) -> FileD
     if not chosen:
         raise UserError(
             f"{root}: no file belongs to the {split} split of Speech Commands; complete the folder or its lists, or "
-            "read it as your own data, split by speaker: --group 1."
+            f"read it as your own data, split by speaker: --group {SPEAKER}."
         )
     paths, labels = flat(chosen, names)
     shape, decode = sound_decoder(size)
