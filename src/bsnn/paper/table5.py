@@ -52,8 +52,8 @@ def measure(settings: Settings) -> Findings:
     ends = (f"{point['method']} {mean_and_spread(point['train_accuracies'])} %" for point in points)
     findings.notes = [
         *order_of_methods(compared),
-        f"On the training samples, in the last epoch: {', '.join(ends)}. One that is far below 100 % is still "
-        "learning: more epochs would raise it.",
+        f"On the training samples, in the last epoch: {', '.join(ends)}. One that is far below 100 % may "
+        "still be learning.",
     ]
     if settings.scale != "paper":
         findings.add_table(*knob_table(knobs))
