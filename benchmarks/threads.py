@@ -62,8 +62,9 @@ def work(updates: int) -> None:
     print(json.dumps({name: statistics.median(values[1:]) for name, values in seconds.items()}))
 
 
-def begin(threads: int, updates: int) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+def begin(threads: int, updates: int, huge_pages: bool = True) -> subprocess.Popen[str]:
+    pages = {"THP_MEM_ALLOC_ENABLE": str(int(huge_pages))}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **pages}
     command = [sys.executable, __file__, "--work", "--updates", str(updates)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 

@@ -1,8 +1,9 @@
 """Convolutions with one-bit weights in C: forward by counting bits, both gradients by Winograd's algorithm.
 
-Sums of ±1 over spikes, or over means of four spikes, are whole quarters, which single precision holds exactly in any
-order of addition: the currents equal those of torch's convolution to the bit. Gradients take a quarter of a plain
-convolution's multiplications and have about its rounding.
+A weight gradient is made from the inputs that are not zero instead, if these are few (`_events`). Sums of ±1 over
+spikes, or over means of four spikes, are whole quarters, which single precision holds exactly in any order of addition:
+the currents equal those of torch's convolution to the bit. Gradients in tiles take a quarter of a plain convolution's
+multiplications and have about its rounding.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from bsnn.kernels import _events
 from bsnn.kernels._library import Function, fastest, library_for, run
 from bsnn.kernels._tiles import Tiles, at_points, input_tiling, num_tiles, rooms, tiles_pay, weight_tiling
 from bsnn.kernels.images import channels_as_rows, channels_last, empty_images
@@ -104,7 +106,10 @@ def weight_gradient(grad: Tensor, x: Tensor, shape: torch.Size, geometry: Geomet
     grad, x = _pixels(grad), _pixels(x)
     entering = Tiles(x, size, geometry.padding)
     tiling = weight_tiling(len(x), shape, size)
-    points, filters, products = rooms.own.take(*tiling.room)
+    (room,) = rooms.own.take(sum(tiling.room))
+    if _events.weight_gradient(library, grad, x, geometry, room, made):
+        return made
+    points, filters, products = room.split(tiling.room)
     for first in range(0, outs, tiling.channels):
         leaving = Tiles(grad, size, (0, 0), slice(first, first + tiling.channels))
         sums = at_points(products, leaving.channels, ins)

@@ -30,6 +30,14 @@ typedef struct {
     int32_t top, left;    /* rows and columns that the first tile begins outside of the image */
 } bsnn_tiles;
 
+/* A convolution of 3 by 3 taps and stride 1, by its events. */
+typedef struct {
+    int32_t batch, channels, height, width; /* that enter */
+    int32_t outs, made[2];                  /* channels, height and width that leave */
+    int32_t padding[2];
+    int32_t images; /* of a chunk */
+} bsnn_event_table;
+
 /* A function and its arguments, shared by the threads of a team. */
 typedef struct {
     int32_t function;
@@ -54,6 +62,12 @@ void bsnn_filters_to_points(const bsnn_tiles *k, const float *x, float *out, int
 void bsnn_points_to_pixels(const bsnn_tiles *k, float *x, const float *products, int32_t rank, int32_t threads);
 void bsnn_signs_to_points(const uint8_t *bits, const int32_t *shape, float *out, int32_t rank, int32_t threads);
 void bsnn_points_to_taps(const float *products, const int32_t *shape, float *out, int32_t rank, int32_t threads);
+int32_t bsnn_event_lanes(void); /* output channels that are worked on at a time */
+void bsnn_count_events(const bsnn_event_table *k, const float *x, int32_t *counts, int32_t rank, int32_t threads);
+void bsnn_list_events(const bsnn_event_table *k, const float *x, int32_t *ends, float *values, uint16_t *places,
+                      int32_t rank, int32_t threads);
+void bsnn_weights_from_events(const bsnn_event_table *k, const float *gradient, const int32_t *ends, const float *values,
+                              const uint16_t *places, float *work, float *out, int32_t rank, int32_t threads);
 void bsnn_fire(const bsnn_neurons *n, float *x, float *membrane, float *trace, float *sent, float *sent_trace,
                uint8_t *bits, int32_t rank, int32_t threads);
 int32_t bsnn_quarters(const bsnn_neurons *n, const float *current, int16_t *quarters, int32_t rank, int32_t threads);
