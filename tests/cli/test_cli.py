@@ -333,3 +333,13 @@ def test_predict_refuses_arrays_that_it_cannot_mean(tmp_path: Path, capsys) -> N
         assert message in capsys.readouterr().err
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY")
     assert cli.main(["predict", "digits", str(tmp_path / "x.npy")]) == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
+def test_torch_is_asked_for_huge_pages(before: str | None, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "")  # so that it is as before when the test has ended
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
+    if before is not None:
+        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", before)
+    assert cli.main(["recipes"]) == 0
+    assert os.environ["THP_MEM_ALLOC_ENABLE"] == after
