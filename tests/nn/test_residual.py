@@ -55,6 +55,15 @@ def test_the_plan_counts_stem_blocks_and_halvings() -> None:
     }
 
 
+def test_a_stem_of_stride_two_halves_the_image() -> None:
+    net = residual(("down", 8, 8, "down", 16))
+    assert net.stem.stride == (2, 2)
+    assert net.minimum_size == 3  # 3 pixels become 2, and these 1
+    assert net(torch.randn(2, 3, 3, 3), None)[0].shape == (2, 10)
+    with pytest.raises(bsnn.UserError, match="at least 3"):
+        net(torch.randn(2, 3, 2, 2), None)
+
+
 @pytest.mark.parametrize(("width", "channels"), [(0.5, [2, 4, 4, 12, 12]), (0.3, [1, 2, 2, 6, 6]), (1.75, [7, 14])])
 def test_any_width_keeps_the_multiples(width: float, channels: list[int]) -> None:
     net = residual(PLAN, width=width)
@@ -66,7 +75,8 @@ def test_any_width_keeps_the_multiples(width: float, channels: list[int]) -> Non
     ("plan", "message"),
     [
         ((), "received none; expected the stem's channels first"),
-        (("down", 8), "received down,8; expected the stem's channels first"),
+        (("down",), "received down; expected the stem's channels first"),
+        (("down", "down", 8), "a number of channels after each 'down'"),
         ((8, "down"), "a number of channels after each 'down'"),
         ((8, "down", "down", 8), "a number of channels after each 'down'"),
         ((8, "pool", 16), "channel numbers and 'down', such as 64,down,128,128"),

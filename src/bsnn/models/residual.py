@@ -32,8 +32,8 @@ def residual(
     """A real-valued 3×3 stem, residual blocks of one binary 3×3 convolution each, global pooling and a classifier.
 
     Args:
-        plan: Channels of the stem, then those of each block, and `"down"` before a block that halves height and width.
-            Each number of channels is that before it, or a multiple.
+        plan: Channels of the stem, then those of each block, and `"down"` before a stem of stride 2 or a block that
+            halves height and width. Each number of channels is that before it, or a multiple.
         num_classes: Number of logits.
         in_channels: Channels of an image.
         width: Factor on the stem's channels; those of each block remain the same multiple of them.
@@ -47,10 +47,10 @@ def residual(
     _check(plan)
     weights, neuron = layers.get("weights", "binary"), layers.get("neuron") or LIF()
     channels = [item for item in plan if isinstance(item, int)]
-    halved = [before == DOWN for before, item in itertools.pairwise(plan) if item != DOWN]
+    strided, *halved = [before == DOWN for before, item in itertools.pairwise((None, *plan)) if item != DOWN]
     entering = scaled(channels[0], width)
     made: dict[str, nn.Module] = {
-        "stem": nn.Conv2d(in_channels, entering, 3, padding=1, bias=False),
+        "stem": nn.Conv2d(in_channels, entering, 3, stride=1 + strided, padding=1, bias=False),
         "norm": BatchNorm2d(entering),
     }
     for index, down in enumerate(halved, start=1):
@@ -59,7 +59,7 @@ def residual(
         entering *= copies
     made["lif"] = copy.deepcopy(neuron)
     made |= head(entering, num_classes)
-    return ImageNetwork(made, in_channels, minimum_size=2 ** sum(halved))
+    return ImageNetwork(made, in_channels, minimum_size=2 ** sum(halved) * (1 + strided) - strided)
 
 
 def _block(entering: int, copies: int, weights: Weights, neuron: Neuron, *, down: bool) -> Residual:
@@ -83,7 +83,7 @@ def _check(plan: Sequence[int | str]) -> None:
     if any(item != DOWN and not (isinstance(item, int) and item > 0) for item in plan):
         raise UserError(f"{words} channel numbers and {DOWN!r}, such as 64,down,128,128.")
     before_down = [before for before, item in itertools.pairwise(plan) if item == DOWN]
-    if not plan or plan[0] == DOWN or plan[-1] == DOWN or DOWN in before_down:
+    if not plan or plan[-1] == DOWN or DOWN in before_down:
         raise UserError(f"{words} the stem's channels first, and a number of channels after each {DOWN!r}.")
     channels = [item for item in plan if isinstance(item, int)]
     for before, after in itertools.pairwise(channels):
