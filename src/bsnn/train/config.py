@@ -103,6 +103,11 @@ class Config:
         unused=unused_plan,
     )
     width: float = _setting(1.0, "factor on every number of channels", unused=unused_by_network)
+    first_layer: Literal["learned", "whitened"] = _setting(
+        "learned",
+        "the first convolution: learned; or whitened, fixed filters that make the pixels of the training samples "
+        "uncorrelated",
+    )
     neuron: str = _setting(
         "lif", "neuron: lif, if, plif, hard-lif, alif, or module:Class for your own", unused=unused_by_network
     )

@@ -54,6 +54,7 @@ from bsnn.train.origin import Origin, changes, origin
 from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
 from bsnn.train.stage_checks import check_stage_data, check_stage_optimizers, check_stage_sizes, naming
 from bsnn.train.stages import Stage, stage_at, stages_of
+from bsnn.train.whitening import NUM_SAMPLES, whiten
 
 
 class Diverged(UserError):
@@ -120,6 +121,9 @@ class Trainer:
         check_sequences(config, by_bptt=self._by_bptt)
         if is_own(config.loss):
             check_loss(own.part("loss", config), config.loss, self.net, self.spec)
+        if config.first_layer == "whitened":
+            few = some_samples(train, min(len(train), NUM_SAMPLES))
+            whiten(self.net, (samples for samples, _ in Loader(few, config.batch_size, device=world.device).ordered()))
         if source is not None:
             take_weights(self.net, source, "init_from")
         if world.size > 1 and config.sync_batchnorm:
