@@ -3,15 +3,16 @@
     python benchmarks/threads.py [--repetitions 5] [--updates 6]
 
 Updates of the network of cifar10-small on batches of 128 random images, each number of threads in processes of its own
-that take turns; two threads are also compared with two processes of one thread each, side by side. `update` is
-`bsnn.online_update`, as in `bsnn train`; the parts are those of the plain loop. Seconds are those of the clock, so
-nothing else may run. Writes results/threads.json.
+that take turns; two threads are also compared with two processes of one thread each, side by side, and one thread with
+one whose memory is in small pages. `update` is `bsnn.online_update`, as in `bsnn train`; the parts are those of the
+plain loop. Seconds are those of the clock, so nothing else may run. Writes results/threads.json.
 """
 
 import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -59,7 +60,8 @@ def work(updates: int) -> None:
         for name, begun, ended in zip(("forward", "backward", "flips and SGD"), times, times[1:], strict=False):
             seconds[name].append(ended - begun)
     # The first update of each kind allocates.
-    print(json.dumps({name: statistics.median(values[1:]) for name, values in seconds.items()}))
+    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    print(json.dumps(medians | {"peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 
 
 def begin(threads: int, updates: int, huge_pages: bool = True) -> subprocess.Popen[str]:
@@ -85,15 +87,18 @@ def main() -> None:
     if options.work:
         work(options.updates)
         return
-    found: dict[str, list[dict[str, float]]] = {"1 thread": [], "2 threads": [], "2 processes": []}
+    ways = ("1 thread", "1 thread, small pages", "2 threads", "2 processes")
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for _ in range(options.repetitions):
         found["1 thread"].append(ended(begin(1, options.updates)))
+        found["1 thread, small pages"].append(ended(begin(1, options.updates, huge_pages=False)))
         found["2 threads"].append(ended(begin(2, options.updates)))
         found["2 processes"] += [ended(process) for process in [begin(1, options.updates) for _ in range(2)]]
     medians = {
-        way: {part: statistics.median(run[part] for run in runs) for part in runs[0]} for way, runs in found.items()
+        way: {part: statistics.median(run[part] for run in runs) for part in runs[0] if part != "peak_bytes"}
+        for way, runs in found.items()
     }
-    one, two, side_by_side = medians.values()
+    one, small_pages, two, side_by_side = medians.values()
     result: dict[str, Any] = {
         "command": "python benchmarks/threads.py",
         "recipe": RECIPE,
@@ -102,6 +107,8 @@ def main() -> None:
         "updates_seconds": {way: [run["update"] for run in runs] for way, runs in found.items()},
         "gain_of_two_threads": {part: round(one[part] / two[part], 2) for part in one},
         "gain_of_two_processes": round(2 * one["update"] / side_by_side["update"], 2),
+        "share_of_time_with_huge_pages": round(one["update"] / small_pages["update"], 2),
+        "peak_bytes": {way: max(run["peak_bytes"] for run in found[way]) for way in ways[:2]},
         "repetitions": options.repetitions,
         "load_average": os.getloadavg()[0],
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
