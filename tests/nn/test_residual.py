@@ -120,9 +120,10 @@ def test_every_neuron_is_computed_in_a_fused_step(monkeypatch: pytest.MonkeyPatc
     assert seen == [["LIF", "AvgPool2d"], ["LIF"], ["LIF", "AvgPool2d"], ["LIF"], ["LIF"]]
 
 
-def test_it_is_deployed_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", [PLAN, ("down", 8, 8, "down", 24)])
+def test_it_is_deployed_bit_for_bit(plan: tuple, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    net = residual(PLAN, num_classes=3, in_channels=2)
+    net = residual(plan, num_classes=3, in_channels=2)
     with bsnn.estimating_statistics(net):
         bsnn.predict(net, torch.randn(8, 2, 12, 12), 3)
     exported = bsnn.export(net, tmp_path / "model.bsnn", input_shape=(2, 12, 12), time_steps=3)
