@@ -10,7 +10,6 @@ import torch
 from bsnn.cli._runs import lowered
 from bsnn.data.spec import DataSpec
 from bsnn.deploy.budget import Budget
-from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.footprint import Device, on_device
 from bsnn.errors import UserError
 from bsnn.train.build import load_spec, network_for
@@ -66,11 +65,8 @@ def fitted(
 
 def _told(found: Fitted, budget: Budget) -> Fitted:
     """Says if the device will have no front end for events, so that its bytes are not in the figures."""
-    reason = why_no_events(found.device.artifact.input)
-    if found.device.sums_events and budget.stream:
-        reason = "events.c fills all frames of an input, and a stream takes one at a time. Sum the events yourself."
-    if reason:
-        report(f"{reason} What that takes on the device is not in these figures.")
+    if note := budget.not_counted(found.device):
+        report(note)
     return found
 
 
