@@ -82,9 +82,11 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
         tried = dataclasses.replace(config, **fields)
         found = Fitted(tried, _device(tried, _spec_of(spec, tried)))
         if not budget.excess(found.device):
-            words = ", ".join(f"{field}={written(value)}" for field, value in fields.items())
-            if fields.get("image_size") == 0:
-                words += f" (the data's own, {' × '.join(map(str, spec.shape[-2:]))})"
+            own = f" (the data's own, {' × '.join(map(str, spec.shape[-2:]))})"
+            words = ", ".join(
+                f"{field}={written(value)}" + own * (field == "image_size" and value == 0)
+                for field, value in fields.items()
+            )
             report(f"picked {words or 'nothing, as all was given'}")
             return found
     assert found is not None, "there are networks for each kind of data"
