@@ -64,7 +64,7 @@ class Cost(NamedTuple):
 
 def ours() -> dict[str, Any]:
     """What was measured of our network for 16 KB of RAM."""
-    return json.loads((RESULTS / "budgets.json").read_text())["budgets"]["16k"]
+    return json.loads((RESULTS / "budgets.json").read_text())["sound"]["budgets"]["16k"]
 
 
 def build(plan: tuple[int | str, ...], num_classes: int) -> nn.Sequential:

@@ -75,11 +75,37 @@ def test_a_word_means_one_thing(tmp_path: Path, capsys, monkeypatch) -> None:
     assert result_of(capsys, "inspect", "./folder")["source"] == "run ./folder"
     assert result_of(capsys, "inspect", "folder/model.bsnn")["source"] == "model file folder/model.bsnn"
     assert "--data: received none" in refusal_of(capsys, "inspect", "folder", "--recipe")
-    for given in (["--recipe"], ["--data", "x"], ["--ram", "4k"], ["--width", "2"]):
+    for given in (["--recipe"], ["--data", "x"], ["--width", "2"]):
         assert f"{given[0]}: received with ./folder, which is no recipe" in refusal_of(
             capsys, "inspect", "./folder", *given
         )
     assert "--image-size: it has an effect only with" in refusal_of(capsys, "inspect", "digits", "--image-size", "8")
+
+
+def test_a_finished_model_is_checked_against_a_budget(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.bsnn").write_bytes(bsnn.zoo.path("digits").read_bytes())
+    for word, source in (("own.bsnn", "model file own.bsnn"), ("digits", "shipped model digits (for the recipe of")):
+        found = result_of(capsys, "inspect", word, "--ram", "4704", "--flash", "32248")
+        assert found["source"].startswith(source)
+        assert found["source"].endswith(
+            "; it fits: on the device 4,704 of 4,704 bytes of RAM and 32,248 of 32,248 of flash"
+        )
+        message = refusal_of(capsys, "inspect", word, "--ram", "4703")
+        assert f"{word}: it does not fit: it takes 4,704 bytes of RAM, and the budget is 4,703: 64 of input" in message
+        message = refusal_of(capsys, "inspect", word, "--ram", "4k", "--flash", "32247")
+        assert "of RAM, and the budget is 4,096" in message
+        assert "it takes 32,248 bytes of flash, and the budget is 32,247" in message
+        stream = ["--ram", "30k", "--stream"]
+        assert "it takes 30,816 bytes of RAM, and the budget is 30,720" in refusal_of(capsys, "inspect", word, *stream)
+        assert "--stream: received without --ram" in refusal_of(capsys, "inspect", word, "--stream")
+    # What makes a recipe of the word still does.
+    assert result_of(capsys, "inspect", "digits", "--recipe", "--ram", "8k")["source"].startswith("recipe digits")
+
+
+def test_a_model_says_what_its_figures_leave_out(capsys) -> None:
+    source = result_of(capsys, "inspect", "nmnist", "--ram", "512k", "--stream")["source"]
+    assert source.endswith("Sum the events yourself. What that takes on the device is not in these figures.")
 
 
 @pytest.mark.parametrize(

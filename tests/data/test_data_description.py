@@ -13,11 +13,13 @@ import test_data_cifar
 import test_data_events
 import test_data_folder
 import test_data_idx
-from data_files import own_cache, put  # noqa: F401
+from data_files import nmnist_bin, own_cache, put, write_tones  # noqa: F401
 
 from bsnn import UserError
 from bsnn.cli import main
 from bsnn.data import ArrayDataset, FileDataset, contact_sheet, describe, digits, find, load, measure, nmnist
+
+EVENTS = [(1, 2, 0, 0), (30, 33, 9000, 1)]
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -29,6 +31,50 @@ def test_a_damaged_file_in_any_split_is_found_before_training(split: str, tmp_pa
     whole = (tmp_path / split / "class1" / "2.png").read_bytes()
     put(tmp_path / split / "class1" / "2.png", whole[:-20])
     with pytest.raises(UserError, match=r"class1/2.png: not a complete picture"):
+        describe(tmp_path)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_all_damaged_files_are_named_at_once(tmp_path: Path, capsys) -> None:
+    root = test_data_folder.write_images(tmp_path / "data", count=14)
+    files = sorted(root.rglob("*.png"))
+    for damaged in (files[2], files[9], files[20]):
+        put(damaged, damaged.read_bytes()[:-20])
+    put(files[20], b"no picture")
+    assert main(["data", str(root)]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    names = ", ".join(str(files[number].relative_to(root)) for number in (2, 9, 20))
+    assert f"{root}: 3 of 28 files cannot be read: {names}. Replace or remove them. The first is {files[2]}:" in message
+    for damaged in files[:13]:
+        put(damaged, b"")
+    with pytest.raises(UserError, match=rf"14 of 28 files .*{files[9].relative_to(root)} and 4 more\. Replace"):
+        describe(root)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_damaged_recordings_and_sounds_are_named_too(tmp_path: Path) -> None:
+    for number in range(10):
+        for split in ("Train", "Test"):
+            put(tmp_path / "events" / split / str(number) / "1.bin", nmnist_bin(EVENTS))
+    for split in ("Train", "Test"):
+        put(tmp_path / "events" / split / "3" / "1.bin", nmnist_bin(EVENTS)[:-1])
+    with pytest.raises(UserError, match=r"2 of 20 files cannot be read: Test/3/1\.bin, Train/3/1\.bin\. Replace"):
+        describe(tmp_path / "events")
+    tones = write_tones(tmp_path / "sounds", 5)
+    sounds = sorted(tones.rglob("*.wav"))
+    for path in sounds[-2:]:
+        put(path, path.read_bytes()[:30])
+    with pytest.raises(UserError, match=rf"2 of {len(sounds)} files cannot be read: .*{sounds[-1].name}\. Replace"):
+        describe(tones)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_other_mistakes_are_told_as_they_are_beside_damaged_files(tmp_path: Path) -> None:
+    put(tmp_path / "readme.txt", b"")
+    for number in range(3):
+        put(tmp_path / "only" / f"{number}.png", b"no picture")
+    with pytest.raises(UserError, match="one class only"):
         describe(tmp_path)
 
 

@@ -10,7 +10,6 @@ import torch
 from bsnn.cli._runs import lowered
 from bsnn.data.spec import DataSpec
 from bsnn.deploy.budget import Budget
-from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.footprint import Device, on_device
 from bsnn.errors import UserError
 from bsnn.train.build import load_spec, network_for
@@ -66,11 +65,8 @@ def fitted(
 
 def _told(found: Fitted, budget: Budget) -> Fitted:
     """Says if the device will have no front end for events, so that its bytes are not in the figures."""
-    reason = why_no_events(found.device.artifact.input)
-    if found.device.sums_events and budget.stream:
-        reason = "events.c fills all frames of an input, and a stream takes one at a time. Sum the events yourself."
-    if reason:
-        report(f"{reason} What that takes on the device is not in these figures.")
+    if note := budget.not_counted(found.device):
+        report(note)
     return found
 
 
@@ -86,9 +82,11 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
         tried = dataclasses.replace(config, **fields)
         found = Fitted(tried, _device(tried, _spec_of(spec, tried)))
         if not budget.excess(found.device):
-            words = ", ".join(f"{field}={written(value)}" for field, value in fields.items())
-            if fields.get("image_size") == 0:
-                words += f" (the data's own, {' × '.join(map(str, spec.shape[-2:]))})"
+            own = f" (the data's own, {' × '.join(map(str, spec.shape[-2:]))})"
+            words = ", ".join(
+                f"{field}={written(value)}" + own * (field == "image_size" and value == 0)
+                for field, value in fields.items()
+            )
             report(f"picked {words or 'nothing, as all was given'}")
             return found
     assert found is not None, "there are networks for each kind of data"

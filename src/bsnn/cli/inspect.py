@@ -1,4 +1,4 @@
-"""`bsnn inspect`: what a deployed network costs, layer by layer; also that of a recipe, before it is trained."""
+"""`bsnn inspect`: what a deployed network costs, and whether it fits; also that of a recipe, before it is trained."""
 
 import argparse
 import dataclasses
@@ -23,28 +23,42 @@ def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "inspect", run, text)
     parser.add_argument("path", metavar="RUN|MODEL|RECIPE", help=f"{MODEL_HELP}; or a recipe (`bsnn recipes`)")
+    add_budget(parser.add_argument_group("a device: a network that does not fit is refused"))
     group = parser.add_argument_group("a recipe, before it is trained")
     group.add_argument("--recipe", action="store_true", help="it is a recipe, whatever else has that name")
     group.add_argument("--data", metavar="DIR", help="where the data is: the network depends on its classes and shape")
-    add_budget(group)
     add_fields(group, names=_FIELDS)
 
 
 def run(options: argparse.Namespace) -> Result:
     """Say what a network costs on a device by layer: weights, bytes, RAM, flash, firing rate, operations, energy."""
-    inspect = need("bsnn.deploy.inspection").inspect
+    inspect, budget = need("bsnn.deploy.inspection").inspect, budget_of(options)
     if _means_recipe(options):
-        budget, given = budget_of(options), given_fields(options)
+        given = given_fields(options)
         device = need("bsnn.cli._untrained").fitted(options.path, _config(options), given, budget, options.data).device
         source = f"recipe {options.path}, untrained; {budget.told(device)}"
         return {"source": source, **inspect(device.artifact), "reject_below": None}
-    return {"source": _source(options.path), **inspect(open_model(options.path).artifact)}
+    artifact, source = open_model(options.path).artifact, _source(options.path)
+    if options.ram is not None or options.flash is not None:
+        source += f"; {_fit(options.path, artifact, budget)}"
+    return {"source": source, **inspect(artifact)}
+
+
+def _fit(word: str, artifact: Any, budget: Any) -> str:
+    """What a model takes of a budget, in words; refuses one that takes more."""
+    device = need("bsnn.deploy.footprint").on_device(artifact)
+    if excess := budget.excess(device):
+        raise UserError(
+            f"{word}: it does not fit: {'; '.join(excess)}. Train a smaller network: with --ram and --flash, bsnn "
+            "train says what would fit."
+        )
+    return f"it fits: {' '.join(filter(None, (budget.told(device), budget.not_counted(device))))}"
 
 
 def _means_recipe(options: argparse.Namespace) -> bool:
     """Whether a recipe is meant rather than a model; refuses a word that may be either."""
     word = options.path
-    given = [name for name in ("recipe", "data", "ram", "flash", "stream") if getattr(options, name)]
+    given = [name for name in ("recipe", "data") if getattr(options, name)]
     given += given_fields(options)
     if given and word not in RECIPES:
         raise UserError(

@@ -10,8 +10,9 @@ import numpy as np
 
 from bsnn.data.audio import sound_seconds
 from bsnn.data.cache import in_memory
+from bsnn.data.damage import with_all_damaged
 from bsnn.data.dataset import Dataset, FileDataset, measure
-from bsnn.data.events import read_events
+from bsnn.data.events import NMNIST_SENSOR, read_events
 from bsnn.data.finder import find, own
 from bsnn.data.folders import is_split_at_random
 from bsnn.data.groups import mixed_groups
@@ -24,13 +25,15 @@ _SHOWN_CLASSES = 10
 _SHOWN_SAMPLES = 8
 _DECODED = 2000
 _NAME_LENGTH = 40
+# N-MNIST's format does not say its camera, and where it is not known, any will do.
+_ANY_CAMERA = (4096, 4096)
 
 
 def describe(root: str | Path, plot: str | Path | None = None, group: str = "") -> dict[str, Any]:
     """Describes the data set in a folder: kind, classes, counts, shape, mean, standard deviation and more.
 
-    Every file is decoded, as training would, so that a damaged one is found here; of a set that is too large for memory
-    at most 2,000 training files are.
+    Every file is decoded, as training would, so that damaged ones are found here, and all are named; of a set that is
+    too large for memory at most 2,000 training files are decoded.
 
     Args:
         root: A folder in any of the layouts that `bsnn.data` reads.
@@ -51,12 +54,16 @@ def describe(root: str | Path, plot: str | Path | None = None, group: str = "") 
     if group and source.name != "folder":
         raise UserError(f"group: received {group!r} for {source.name}, which has its own split; expected none.")
     settings = {"group": group} if group else {}
-    splits = {split: source.open(split, **settings) for split in source.splits}
-    train = splits["train"]
-    for data in splits.values():
-        if isinstance(data, FileDataset):
-            in_memory(data)  # and kept in the cache folder, where training finds them
-    mean, deviation = measure(train, _DECODED)
+    try:
+        splits = {split: source.open(split, **settings) for split in source.splits}
+        train = splits["train"]
+        for data in splits.values():
+            if isinstance(data, FileDataset):
+                in_memory(data)  # and kept in the cache folder, where training finds them
+        mean, deviation = measure(train, _DECODED)
+    except UserError as error:
+        camera = NMNIST_SENSOR if source.name == "nmnist" else _ANY_CAMERA
+        raise with_all_damaged(error, Path(root).expanduser(), camera) from error
     result: dict[str, Any] = {
         "name": source.name,
         "kind": train.kind,
@@ -208,7 +215,6 @@ def _sizes(data: FileDataset) -> dict[str, Any]:
     elif data.kind == "sound":
         unit, sizes = "seconds", [(round(sound_seconds(path), 3),) for path in chosen]
     else:
-        # N-MNIST's format does not say its camera, and here any will do.
-        unit, sizes = "events", [(read_events(path, (4096, 4096)).t.size,) for path in chosen]
+        unit, sizes = "events", [(read_events(path, _ANY_CAMERA).t.size,) for path in chosen]
     smallest, largest = min(sizes, key=math.prod), max(sizes, key=math.prod)
     return {"unit": unit, "smallest": list(smallest), "largest": list(largest)}

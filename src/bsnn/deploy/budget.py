@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.footprint import Device
 
 
@@ -42,6 +43,13 @@ class Budget(NamedTuple):
             f"on the device {_of(taken.ram_bytes, self.ram_bytes)} bytes of RAM{' as a stream' * self.stream} and "
             f"{_of(taken.flash_bytes, self.flash_bytes)} of flash"
         ) + (f", {front.ram_bytes:,} and {front.flash_bytes:,} of them for the front end" if any(front) else "")
+
+    def not_counted(self, device: Device) -> str:
+        """What a device needs besides, as it will have no front end for events; empty if nothing."""
+        reason = why_no_events(device.artifact.input)
+        if device.sums_events and self.stream:
+            reason = "events.c fills all frames of an input, and a stream takes one at a time. Sum the events yourself."
+        return f"{reason} What that takes on the device is not in these figures." if reason else ""
 
     def excess(self, device: Device) -> list[str]:
         """What a network takes too much, and where; nothing if it fits."""

@@ -84,8 +84,6 @@ def decode(content: bytes) -> Artifact:
     if len(content) < _HEADER_AT or content[:8] != _MAGIC:
         raise BadModel("this is not a model file (it does not begin with BSNNMODL); make one with `bsnn export`.")
     _, version, header_length, length = _START.unpack_from(content)
-    if version != _VERSION:
-        raise BadModel(f"it has version {version} of the format, and this bsnn reads version {_VERSION}; update bsnn.")
     if length != len(content):
         raise BadModel(f"it is {len(content)} bytes long and should be {length}; copy or export it again.")
     body = memoryview(content)[_HEADER_AT:]
@@ -93,6 +91,9 @@ def decode(content: bytes) -> Artifact:
     digest.update(body)
     if digest.digest() != content[_START.size : _HEADER_AT]:
         raise BadModel("its checksum is wrong: the file is damaged; copy or export it again.")
+    # After the checksum, so that a damaged version is not taken for a newer one.
+    if version != _VERSION:
+        raise BadModel(f"it has version {version} of the format, and this bsnn reads version {_VERSION}; update bsnn.")
     if header_length > len(body) or header_length % 8:
         raise BadModel(
             f"its header is said to be {header_length} bytes long; expected a multiple of 8 that fits into the file."
