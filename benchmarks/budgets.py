@@ -79,6 +79,19 @@ _LARGE = (32, "pool", 64, "pool", 128, "pool", 256)
 _SHORT = (32, "pool", 64, "pool", 128)
 _SHORT_DOWN = ("down", 32, "pool", 64, "pool", 128)
 _DEEP = (32, 64, "pool", 128, 128, "pool", 256, 256)
+_RESIDUAL = {
+    name: getattr(recipe("cifar10-small"), name)
+    for name in (
+        "time_steps",
+        "model",
+        "first_layer",
+        "gradient",
+        "learning_rate",
+        "sgd_momentum",
+        "nesterov",
+        "warmup",
+    )
+}
 SETTINGS: dict[Kind, dict[str, list[dict[str, Any]]]] = {
     "sound": {
         "16k": [
@@ -130,6 +143,12 @@ SETTINGS: dict[Kind, dict[str, list[dict[str, Any]]]] = {
             {"plan": _LARGE, "time_steps": 2},
             {"plan": _LARGE, "time_steps": 4},
             {"plan": _DEEP, "time_steps": 2},
+            {"plan": ("down", 56, 56, "down", 112, 112, "down", 224, 224)} | _RESIDUAL,
+        ],
+        "256k": [
+            {"plan": ("down", 56, 56, "down", 112, 112, "down", 224, 224)} | _RESIDUAL,
+            {"plan": ("down", 128, 128, "down", 256, 256, "down", 512, 512)} | _RESIDUAL,
+            {"plan": (64, "pool", 128, "pool", 256, "pool", 512), "time_steps": 2},
         ],
     },
 }

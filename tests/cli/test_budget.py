@@ -242,7 +242,7 @@ def test_a_recipe_for_devices_must_know_the_device(kind: Kind, tmp_path: Path, c
     for model in ("vgg11", "residual"):
         for command in (["train", name, "--out", str(out)], ["inspect", name]):
             message = refusal_of(capsys, *command, "--data", "data", "--ram", "64k", "--model", model)
-            assert f"--model: received {model}; {name} picks one of the model vgg" in message
+            assert f"--model: received {model}; {name} picks the model itself" in message
     assert not out.exists()
 
 

@@ -75,7 +75,8 @@ def test_the_recipe_that_results_were_measured_with() -> None:
     assert changed == {
         "model": "residual", "plan": config.plan, "time_steps": 1, "gradient": "sltt", "one_minus_beta1": 3e-3,
         "learning_rate": 0.3, "sgd_momentum": 0.9, "nesterov": True, "warmup": 0.02, "epochs": 24, "crop_padding": 4,
-        "first_layer": "whitened", "crop_mode": "reflect", "flip": True, "alternating_flip": True, "evaluation_interval": 2,
+        "first_layer": "whitened", "crop_mode": "reflect", "flip": True, "alternating_flip": True,
+        "evaluation_interval": 2,
     }  # fmt: skip
 
 

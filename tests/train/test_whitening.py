@@ -58,6 +58,9 @@ def test_fewer_filters_are_those_of_the_largest_variances_and_more_are_sums() ->
     for index in range(3):
         total = (filters[54][index] + filters[54][index + 1]) / 2**0.5
         torch.testing.assert_close(filters[60][27 + index], total)
+    gray = bsnn.models.residual((162, 162), in_channels=1)
+    whiten(gray, [images[:, :1]])
+    assert len({tuple(one) for one in gray.stem.weight.flatten(1).tolist()}) == 162
     variances = (filters[54][:27].flatten(1).norm(dim=1) ** -2).tolist()
     assert variances == sorted(variances, reverse=True)
 
@@ -97,7 +100,7 @@ def test_a_run_resumes_and_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("net", "message"),
     [
         (bsnn.models.residual((15, 15)), "whitened for 15 filters of 27 weights each; expected an even number"),
-        (bsnn.models.residual((800, 800)), "at most 756"),
+        (bsnn.models.residual((1460, 1460)), "at most 1458"),
         (bsnn.Sequential(bsnn.LIF(), bsnn.BinaryConv2d(3, 8, 3)), "begins with LIF and BinaryConv2d; expected Conv2d"),
         (bsnn.Sequential(nn.Conv2d(3, 8, 3)), "begins with Conv2d and NoneType"),
     ],
@@ -105,3 +108,9 @@ def test_a_run_resumes_and_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_cannot_be_whitened_is_refused(net: nn.Module, message: str) -> None:
     with pytest.raises(bsnn.UserError, match=message):
         whiten(net, [smooth_images()])
+
+
+@pytest.mark.parametrize("value", [0.0, torch.nan])
+def test_samples_that_tell_nothing_are_refused(value: float) -> None:
+    with pytest.raises(bsnn.UserError, match="without any difference between pixels"):
+        whiten(bsnn.models.residual((8, 8)), [torch.full((4, 3, 8, 8), value)])

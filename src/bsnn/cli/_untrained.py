@@ -78,6 +78,8 @@ def _picked(name: str, config: Config, given: Collection[str], budget: Budget, s
         )
     found = None
     for network in NETWORKS[spec.kind]:
+        if "plan" in given and "model" in network:
+            continue  # a plan that is given is one of vgg
         fields = {field: value for field, value in network.items() if field not in given}
         tried = dataclasses.replace(config, **fields)
         found = Fitted(tried, _device(tried, _spec_of(spec, tried)))

@@ -16,6 +16,18 @@ from bsnn.train.recipes import SMALL, Recipe
 _MOMENTUM = {"learning_rate": 0.05, "sgd_momentum": 0.9, "nesterov": True}
 _LONGER = {"epochs": 60} | _MOMENTUM
 
+_OF_CIFAR10_SMALL = (
+    "time_steps",
+    "model",
+    "first_layer",
+    "gradient",
+    "learning_rate",
+    "sgd_momentum",
+    "nesterov",
+    "warmup",
+)
+_RESIDUAL = {name: getattr(SMALL["cifar10-small"].config, name) for name in _OF_CIFAR10_SMALL}
+
 NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
     "sound": (
         {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 4} | _LONGER,
@@ -24,6 +36,8 @@ NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
         {"plan": ("down", 16, "pool", 32, "pool", 64, 128), "time_steps": 3} | _LONGER,
     ),
     "image": (
+        {"plan": ("down", 128, 128, "down", 256, 256, "down", 512, 512)} | _RESIDUAL,
+        {"plan": ("down", 56, 56, "down", 112, 112, "down", 224, 224)} | _RESIDUAL,
         {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 2},
         {"plan": (24, "pool", 48, "pool", 96, "pool", 192), "time_steps": 2},
         {"plan": ("down", 32, "pool", 64, "pool", 96, 128), "time_steps": 2},
@@ -50,7 +64,7 @@ DEVICES = {
     ),
     "cifar10-device": Recipe(
         "CIFAR-10 in a network that fits --ram and --flash.",
-        replace(SMALL["cifar10-narrow"].config, **NETWORKS["image"][0]),
+        replace(SMALL["cifar10-narrow"].config, **NETWORKS["image"][2]),
     ),
     "nmnist-device": Recipe(
         "N-MNIST event recordings in a network that fits --ram and --flash.",
@@ -64,9 +78,9 @@ DEVICES = {
 
 
 def check_model(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuses another model than `NETWORKS` has for a recipe of `DEVICES`, before its plan is blamed."""
-    model = fields.get("model", "vgg")
-    if name in DEVICES and model != "vgg":
+    """Refuses a model for a recipe of `DEVICES`, before its plan is blamed."""
+    if name in DEVICES and "model" in fields:
         raise UserError(
-            f"--model: received {model}; {name} picks one of the model vgg. Leave it out, or take another recipe."
+            f"--model: received {fields['model']}; {name} picks the model itself, and vgg for a --plan that is given. "
+            "Leave it out, or take another recipe."
         )

@@ -2,8 +2,8 @@
 
 They are the principal axes of the small squares that the training samples consist of, each divided by its standard
 deviation, and the negatives of these: a neuron fires for positive currents only. With more output channels than that,
-sums of two axes follow. BatchNorm behind them is not learned either, so that nothing goes back through the largest
-maps.
+sums and differences of two axes follow. BatchNorm behind them is not learned either, so that nothing goes back through
+the largest maps.
 """
 
 import itertools
@@ -30,7 +30,8 @@ def whiten(net: nn.Module, samples: Iterable[Tensor]) -> None:
         samples: Batches of what enters it.
 
     Raises:
-        UserError: If the network begins otherwise, or with more filters than there are sums of two axes.
+        UserError: If the network begins otherwise, or with more filters than there are axes and pairs of them, or if
+            the samples are all alike.
 
     Example:
         >>> net = bsnn.models.residual((16, "down", 32), in_channels=1)
@@ -62,6 +63,11 @@ def _axes(convolution: nn.Conv2d, samples: Iterable[Tensor]) -> Tensor:
         total, squares, number = total + rows.sum(0), squares + rows.T @ rows, number + len(rows)
     assert isinstance(total, Tensor)
     covariance = squares / number - torch.outer(total, total) / number**2
+    if not covariance.trace() > 0:
+        raise UserError(
+            "first_layer: received whitened for training samples without any difference between pixels; expected "
+            "samples that differ. Look at them with `bsnn data`, or leave the first layer learned."
+        )
     variances, axes = torch.linalg.eigh(covariance)
     axes = axes / (variances.clamp(min=0) + _REGULARIZATION * variances.mean()).sqrt()
     # An axis has no direction; so that it has one on every machine, its largest element is positive.
@@ -70,15 +76,16 @@ def _axes(convolution: nn.Conv2d, samples: Iterable[Tensor]) -> Tensor:
 
 
 def _filters(axes: Tensor, number: int) -> Tensor:
-    """So many filters: the axes, or the first of them, then sums of two axes that are near to each other."""
-    sums = (
-        (axes[index] + axes[index + distance]) / 2**0.5
+    """So many filters: the axes, or the first of them, then sums and differences of two that are near to each other."""
+    combined = (
+        (axes[index] + sign * axes[index + distance]) / 2**0.5
+        for sign in (1, -1)
         for distance in range(1, len(axes))
         for index in range(len(axes) - distance)
     )
-    half = list(itertools.islice(itertools.chain(axes, sums), number // 2))
+    half = list(itertools.islice(itertools.chain(axes, combined), number // 2))
     if number % 2 or 2 * len(half) < number:
-        most = len(axes) * (len(axes) + 1)
+        most = 2 * len(axes) ** 2
         raise UserError(
             f"first_layer: received whitened for {number} filters of {len(axes)} weights each; expected an even number "
             f"of filters, at most {most}. Change the first number of --plan, or leave the first layer learned."
