@@ -79,6 +79,7 @@ _LARGE = (32, "pool", 64, "pool", 128, "pool", 256)
 _SHORT = (32, "pool", 64, "pool", 128)
 _SHORT_DOWN = ("down", 32, "pool", 64, "pool", 128)
 _DEEP = (32, 64, "pool", 128, 128, "pool", 256, 256)
+_RESIDUAL_56 = ("down", 56, 56, "down", 112, 112, "down", 224, 224)
 _RESIDUAL = {
     name: getattr(recipe("cifar10-small"), name)
     for name in (
@@ -143,10 +144,12 @@ SETTINGS: dict[Kind, dict[str, list[dict[str, Any]]]] = {
             {"plan": _LARGE, "time_steps": 2},
             {"plan": _LARGE, "time_steps": 4},
             {"plan": _DEEP, "time_steps": 2},
-            {"plan": ("down", 56, 56, "down", 112, 112, "down", 224, 224)} | _RESIDUAL,
+            {"plan": _RESIDUAL_56} | _RESIDUAL,
+            # As many updates as with T = 2.
+            {"plan": _RESIDUAL_56, "epochs": 8} | _RESIDUAL,
         ],
         "256k": [
-            {"plan": ("down", 56, 56, "down", 112, 112, "down", 224, 224)} | _RESIDUAL,
+            {"plan": _RESIDUAL_56} | _RESIDUAL,
             {"plan": ("down", 128, 128, "down", 256, 256, "down", 512, 512)} | _RESIDUAL,
             {"plan": (64, "pool", 128, "pool", 256, "pool", 512), "time_steps": 2},
         ],
