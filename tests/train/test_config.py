@@ -11,7 +11,7 @@ from bsnn.train.config import Config
 DEFAULTS = {
     "dataset": "cifar10", "time_steps": 4, "image_size": 0, "train_samples": 0, "validation_samples": 0,
     "group": "",
-    "model": "vgg11", "plan": (), "width": 1.0, "neuron": "lif", "leak": 0.5, "threshold": 1.0,
+    "model": "vgg11", "plan": (), "width": 1.0, "first_layer": "learned", "neuron": "lif", "leak": 0.5, "threshold": 1.0,
     "surrogate": "sigmoid", "weights": "binary",
     "gradient": "ottt", "updates": "real-time", "precision": "fp32", "batchnorm": "step", "method": "",
     "optimizer": "tbso",

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from training_runs import TINY, Killed, assert_same_run, last_state, stop_after
 
 import bsnn
-from bsnn.train import loop as train
+from bsnn import cli
+from bsnn.nn.binarized import ScaledSignConv2d
+from bsnn.train import loop as train, whitening
 from bsnn.train.build import load_data
 from bsnn.train.load import load_network
 from bsnn.train.trainer import Trainer
@@ -93,16 +95,19 @@ def test_a_run_resumes_and_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")
     net = load_network(tmp_path / "whole").net
     saved = last_state(tmp_path / "whole")["net"]
+    assert not next(net.parameters()).requires_grad
     assert all(saved[name].equal(value) for name, value in net.state_dict().items() if "conv1" in name)
 
 
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (bsnn.models.residual((15, 15)), "whitened for 15 filters of 27 weights each; expected an even number"),
+        (bsnn.models.residual((15, 15)), "Conv2d of 15 filters, 27 weights each; expected an even number"),
         (bsnn.models.residual((1460, 1460)), "at most 1458"),
-        (bsnn.Sequential(bsnn.LIF(), bsnn.BinaryConv2d(3, 8, 3)), "begins with LIF and BinaryConv2d; expected Conv2d"),
+        (bsnn.Sequential(bsnn.LIF(), bsnn.BinaryConv2d(3, 8, 3)), "begins with LIF and BinaryConv2d; expected torch's"),
         (bsnn.Sequential(nn.Conv2d(3, 8, 3)), "begins with Conv2d and NoneType"),
+        (bsnn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.BatchNorm2d(6)), "begins with Conv2d of 3 groups"),
+        (bsnn.Sequential(ScaledSignConv2d(3, 6, 3), nn.BatchNorm2d(6)), "begins with ScaledSignConv2d"),
     ],
 )
 def test_what_cannot_be_whitened_is_refused(net: nn.Module, message: str) -> None:
@@ -110,7 +115,35 @@ def test_what_cannot_be_whitened_is_refused(net: nn.Module, message: str) -> Non
         whiten(net, [smooth_images()])
 
 
-@pytest.mark.parametrize("value", [0.0, torch.nan])
-def test_samples_that_tell_nothing_are_refused(value: float) -> None:
+@pytest.mark.parametrize("samples", [[torch.full((4, 3, 8, 8), value)] for value in (0.0, 1 / 3, torch.nan)] + [[]])
+def test_samples_that_tell_nothing_are_refused(samples: list[Tensor]) -> None:
     with pytest.raises(bsnn.UserError, match="without any difference between pixels"):
-        whiten(bsnn.models.residual((8, 8)), [torch.full((4, 3, 8, 8), value)])
+        whiten(bsnn.models.residual((8, 8)), samples)
+
+
+def test_samples_smaller_than_a_filter_are_refused() -> None:
+    with pytest.raises(bsnn.UserError, match="samples of 2 × 9 pixels; expected at least the 3 × 3 of a filter"):
+        whiten(bsnn.models.residual((8, 8)), [torch.randn(4, 3, 2, 9)])
+
+
+def test_a_few_images_at_a_time_give_the_same_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = bsnn.models.residual((8, 8)), bsnn.models.residual((8, 8))
+    whiten(one, [smooth_images()])
+    monkeypatch.setattr(whitening, "_CHUNK", 1)
+    whiten(other, [smooth_images()])
+    torch.testing.assert_close(one.stem.weight, other.stem.weight)
+
+
+def test_the_filters_of_another_run_are_taken_over_and_fixed(finished: Path) -> None:
+    config = replace(WHITENED, init_from=str(finished))
+    source = last_state(finished)
+    trainer = Trainer(config, *load_data(config, None), source=source)
+    name, weight = next(iter(trainer.net.named_parameters()))
+    assert weight.equal(source["net"][name])
+    assert not weight.requires_grad
+
+
+def test_a_network_that_cannot_be_whitened_is_refused_before_training(tmp_path: Path, capsys) -> None:
+    options = ["--plan", "5,5", "--first-layer", "whitened", "--out", str(tmp_path / "run")]
+    assert cli.main(["train", "digits", *options]) == 2
+    assert "Conv2d of 5 filters, 9 weights each" in capsys.readouterr().err

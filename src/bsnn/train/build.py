@@ -30,6 +30,7 @@ from bsnn.optim import FlipOptimizer, Schedule, constant, cosine, inverse_sqrt, 
 from bsnn.train.config import Config
 from bsnn.train.effects import SOUND_FIELDS
 from bsnn.train.own import NOTHING, Own, check_optimizers, filled, keeps_graph
+from bsnn.train.whitening import fix_first_layer
 
 
 def build_neuron(config: Config) -> Neuron:
@@ -72,8 +73,11 @@ def build_network(config: Config, num_classes: int, in_channels: int, own: Own =
 
 
 def network_for(config: Config, spec: DataSpec, own: Own = NOTHING) -> Stateful:
-    """The network of a config for such data."""
-    return build_network(config, len(spec.classes), spec.shape[-3], own)
+    """The network of a config for such data; a whitened first layer is fixed, and not computed yet."""
+    net = build_network(config, len(spec.classes), spec.shape[-3], own)
+    if config.first_layer == "whitened":
+        fix_first_layer(net)
+    return net
 
 
 def load_data(config: Config, root: str | None) -> tuple[Dataset, Dataset]:

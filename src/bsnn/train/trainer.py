@@ -121,7 +121,7 @@ class Trainer:
         check_sequences(config, by_bptt=self._by_bptt)
         if is_own(config.loss):
             check_loss(own.part("loss", config), config.loss, self.net, self.spec)
-        if config.first_layer == "whitened":
+        if config.first_layer == "whitened" and source is None:
             few = some_samples(train, min(len(train), NUM_SAMPLES))
             whiten(self.net, (samples for samples, _ in Loader(few, config.batch_size, device=world.device).ordered()))
         if source is not None:
