@@ -11,8 +11,8 @@ from bsnn.train.config import Config
 DEFAULTS = {
     "dataset": "cifar10", "time_steps": 4, "image_size": 0, "train_samples": 0, "validation_samples": 0,
     "group": "",
-    "model": "vgg11", "plan": (), "width": 1.0, "first_layer": "learned", "neuron": "lif", "leak": 0.5, "threshold": 1.0,
-    "surrogate": "sigmoid", "weights": "binary",
+    "model": "vgg11", "plan": (), "width": 1.0, "first_layer": "learned", "neuron": "lif", "leak": 0.5,
+    "threshold": 1.0, "surrogate": "sigmoid", "weights": "binary",
     "gradient": "ottt", "updates": "real-time", "precision": "fp32", "batchnorm": "step", "method": "",
     "optimizer": "tbso",
     "gamma": 5e-7, "one_minus_beta1": 1e-3, "one_minus_beta2": 1e-5, "eps": 1e-20, "bias_correction": False,
