@@ -39,6 +39,7 @@ from bsnn.deploy.inspection import inspect
 from bsnn.paper.recipes import recipe
 from bsnn.train.build import load_data, load_test_set, load_threshold_set
 from bsnn.train.config import Config
+from bsnn.train.devices import NETWORKS
 from bsnn.train.fields import written
 from bsnn.train.loop import train
 from bsnn.train.trainer import Trainer
@@ -80,19 +81,7 @@ _SHORT = (32, "pool", 64, "pool", 128)
 _SHORT_DOWN = ("down", 32, "pool", 64, "pool", 128)
 _DEEP = (32, 64, "pool", 128, 128, "pool", 256, 256)
 _RESIDUAL_56 = ("down", 56, 56, "down", 112, 112, "down", 224, 224)
-_RESIDUAL = {
-    name: getattr(recipe("cifar10-small"), name)
-    for name in (
-        "time_steps",
-        "model",
-        "first_layer",
-        "gradient",
-        "learning_rate",
-        "sgd_momentum",
-        "nesterov",
-        "warmup",
-    )
-}
+_RESIDUAL = {name: value for name, value in NETWORKS["image"][0].items() if name != "plan"}
 SETTINGS: dict[Kind, dict[str, list[dict[str, Any]]]] = {
     "sound": {
         "16k": [

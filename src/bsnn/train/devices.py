@@ -16,17 +16,13 @@ from bsnn.train.recipes import SMALL, Recipe
 _MOMENTUM = {"learning_rate": 0.05, "sgd_momentum": 0.9, "nesterov": True}
 _LONGER = {"epochs": 60} | _MOMENTUM
 
-_OF_CIFAR10_SMALL = (
-    "time_steps",
-    "model",
-    "first_layer",
-    "gradient",
-    "learning_rate",
-    "sgd_momentum",
-    "nesterov",
-    "warmup",
-)
-_RESIDUAL = {name: getattr(SMALL["cifar10-small"].config, name) for name in _OF_CIFAR10_SMALL}
+# For images and more RAM, the kind of network and the rates of cifar10-small, with a first layer that is not learned.
+_OF_CIFAR10_SMALL = ("model", "gradient", "learning_rate", "sgd_momentum", "nesterov", "warmup")
+_RESIDUAL = {
+    "time_steps": 1,
+    **{name: getattr(SMALL["cifar10-small"].config, name) for name in _OF_CIFAR10_SMALL},
+    "first_layer": "whitened",
+}
 
 NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
     "sound": (
