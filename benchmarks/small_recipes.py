@@ -45,6 +45,20 @@ FOLDERS = {
     "imagenet-small": "tiny_imagenet",
 }
 _NARROW, _WIDE = (16, "pool", 32, "pool", 64), (32, "pool", 64, "pool", 128)
+_PLAIN = {
+    "model": "vgg",
+    "plan": (32, "pool", 64, "pool", 128, "pool", 256),
+    "first_layer": "learned",
+    "gradient": "ottt",
+    "learning_rate": 0.1,
+    "sgd_momentum": 0.0,
+    "nesterov": False,
+    "warmup": 0.0,
+    "batch_size": 64,
+    "crop_padding": 0,
+    "flip": False,
+    "alternating_flip": False,
+}
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "nmnist-small": [
         {"plan": _NARROW, "batch_size": 32},
@@ -52,9 +66,11 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"plan": _WIDE, "batch_size": 32},
     ],
     "imagenet-small": [
-        {"epochs": 20, "crop_padding": 0, "flip": False},
-        {"epochs": 40, "crop_padding": 0, "flip": False},
-        {"epochs": 40, "crop_padding": 4, "flip": True},
+        {**_PLAIN, "epochs": 20},
+        {**_PLAIN, "epochs": 40},
+        {**_PLAIN, "epochs": 40, "crop_padding": 4, "flip": True},
+        {"epochs": 24},
+        {"epochs": 40},
     ],
 }
 

@@ -35,6 +35,24 @@ _SMALL = Config(
 )
 _CIFAR = replace(_SMALL, crop_padding=4, flip=True, batch_size=128, epochs=30)
 
+_RESIDUAL = Config(
+    model="residual",
+    plan=(64, "down", 128, 128, "down", 256, 256, "down", 512, 512),
+    time_steps=1,
+    gradient="sltt",
+    one_minus_beta1=3e-3,
+    learning_rate=0.3,
+    sgd_momentum=0.9,
+    nesterov=True,
+    warmup=0.02,
+    epochs=18,
+    crop_padding=4,
+    crop_mode="reflect",
+    flip=True,
+    alternating_flip=True,
+    evaluation_interval=2,
+)
+
 SMALL = {
     "digits": Recipe(
         "The bundled digits, T-BSO, T = 4: half a minute, no download.",
@@ -50,23 +68,7 @@ SMALL = {
     ),
     "cifar10-small": Recipe(
         "CIFAR-10 on one CPU core in 90 minutes: a residual network, T = 1.",
-        Config(
-            model="residual",
-            plan=(64, "down", 128, 128, "down", 256, 256, "down", 512, 512),
-            time_steps=1,
-            gradient="sltt",
-            one_minus_beta1=3e-3,
-            learning_rate=0.3,
-            sgd_momentum=0.9,
-            nesterov=True,
-            warmup=0.02,
-            epochs=18,
-            crop_padding=4,
-            crop_mode="reflect",
-            flip=True,
-            alternating_flip=True,
-            evaluation_interval=2,
-        ),
+        _RESIDUAL,
     ),
     "cifar10-narrow": Recipe(
         "CIFAR-10 on two CPU cores: a narrow network, T = 2, which the methods are compared on.",
@@ -77,8 +79,16 @@ SMALL = {
         replace(_CIFAR, dataset="cifar100"),
     ),
     "imagenet-small": Recipe(
-        "An ImageNet-like folder, such as Tiny ImageNet, on two CPU cores: images of 32 × 32, T = 1.",
-        replace(_SMALL, dataset="imagenet", image_size=32, time_steps=1, epochs=40, statistics_batches=10),
+        "An ImageNet-like folder, such as Tiny ImageNet, on one CPU core: 32 × 32 pixels, residual, T = 1.",
+        replace(
+            _RESIDUAL,
+            dataset="imagenet",
+            image_size=32,
+            plan=("down", 128, 128, "down", 256, 256, "down", 512, 512),
+            first_layer="whitened",
+            epochs=24,
+            statistics_batches=10,
+        ),
     ),
     "dvs-cifar10-small": Recipe(
         "DVS-CIFAR10 on two CPU cores: a narrow network, five frames.",
