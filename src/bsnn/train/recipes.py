@@ -79,7 +79,7 @@ SMALL = {
         replace(_CIFAR, dataset="cifar100"),
     ),
     "imagenet-small": Recipe(
-        "An ImageNet-like folder, such as Tiny ImageNet, on one CPU core: 32 × 32 pixels, residual, T = 1.",
+        "An ImageNet-like folder, such as Tiny ImageNet, on one CPU core: 32 × 32 pixels, T = 1.",
         replace(
             _RESIDUAL,
             dataset="imagenet",
