@@ -70,7 +70,6 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {**_PLAIN, "epochs": 40},
         {**_PLAIN, "epochs": 40, "crop_padding": 4, "flip": True},
         {"epochs": 24},
-        {"epochs": 40},
     ],
 }
 
