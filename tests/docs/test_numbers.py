@@ -125,7 +125,12 @@ def deployed(found: Any) -> list[str]:
 
 def threads(found: Any) -> list[str]:
     gains = found["gain_of_two_threads"]["update"], found["gain_of_two_processes"]
-    return ["{:.2f} times as many; two runs of one thread each {:.2f} times".format(*gains)]
+    huge, small = (found["peak_bytes"][way] / 1e6 for way in ("1 thread", "1 thread, small pages"))
+    return [
+        "{:.2f} times as many; two runs of one thread each {:.2f} times".format(*gains),
+        f"{found['share_of_time_with_huge_pages']:.2f} times the time of an update, {huge:.0f} MB at its peak instead "
+        f"of {small:.0f}",
+    ]
 
 
 def cifar10_recipes(found: Any) -> list[str]:
