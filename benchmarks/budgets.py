@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +83,7 @@ _SHORT_DOWN = ("down", 32, "pool", 64, "pool", 128)
 _DEEP = (32, 64, "pool", 128, 128, "pool", 256, 256)
 _RESIDUAL_56 = ("down", 56, 56, "down", 112, 112, "down", 224, 224)
 _RESIDUAL = {name: value for name, value in NETWORKS["image"][0].items() if name != "plan"}
-SETTINGS: dict[Kind, dict[str, list[dict[str, Any]]]] = {
+SETTINGS: dict[Kind, dict[str, list[Mapping[str, Any]]]] = {
     "sound": {
         "16k": [
             {"plan": _LEAN, "epochs": 30} | _WITHOUT,
@@ -139,7 +140,7 @@ SETTINGS: dict[Kind, dict[str, list[dict[str, Any]]]] = {
         ],
         "256k": [
             {"plan": _RESIDUAL_56} | _RESIDUAL,
-            {"plan": ("down", 128, 128, "down", 256, 256, "down", 512, 512)} | _RESIDUAL,
+            NETWORKS["image"][0],
             {"plan": (64, "pool", 128, "pool", 256, "pool", 512), "time_steps": 2},
         ],
     },

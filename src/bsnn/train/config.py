@@ -106,7 +106,7 @@ class Config:
     first_layer: Literal["learned", "whitened"] = _setting(
         "learned",
         "the first convolution: learned; or whitened, fixed filters that make the pixels of the training samples "
-        "uncorrelated (with init_from, those that are there, fixed)",
+        "uncorrelated (with init_from, the filters of that run, fixed)",
     )
     neuron: str = _setting(
         "lif", "neuron: lif, if, plif, hard-lif, alif, or module:Class for your own", unused=unused_by_network

@@ -16,13 +16,9 @@ from bsnn.train.recipes import SMALL, Recipe
 _MOMENTUM = {"learning_rate": 0.05, "sgd_momentum": 0.9, "nesterov": True}
 _LONGER = {"epochs": 60} | _MOMENTUM
 
-# For images and more RAM, the kind of network and the rates of cifar10-small, with a first layer that is not learned.
-_OF_CIFAR10_SMALL = ("model", "gradient", "learning_rate", "sgd_momentum", "nesterov", "warmup")
-_RESIDUAL = {
-    "time_steps": 1,
-    **{name: getattr(SMALL["cifar10-small"].config, name) for name in _OF_CIFAR10_SMALL},
-    "first_layer": "whitened",
-}
+# For images and more RAM, the kind of network and the rates of imagenet-small.
+_OF_NETWORK = ("time_steps", "model", "first_layer", "gradient", "learning_rate", "sgd_momentum", "nesterov", "warmup")
+_RESIDUAL = {name: getattr(SMALL["imagenet-small"].config, name) for name in _OF_NETWORK}
 
 NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
     "sound": (
@@ -32,7 +28,7 @@ NETWORKS: dict[Kind, tuple[Mapping[str, Any], ...]] = {
         {"plan": ("down", 16, "pool", 32, "pool", 64, 128), "time_steps": 3} | _LONGER,
     ),
     "image": (
-        {"plan": ("down", 128, 128, "down", 256, 256, "down", 512, 512)} | _RESIDUAL,
+        {"plan": SMALL["imagenet-small"].config.plan} | _RESIDUAL,
         {"plan": ("down", 56, 56, "down", 112, 112, "down", 224, 224)} | _RESIDUAL,
         {"plan": (32, "pool", 64, "pool", 128, "pool", 256), "time_steps": 2},
         {"plan": (24, "pool", 48, "pool", 96, "pool", 192), "time_steps": 2},
