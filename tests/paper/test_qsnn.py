@@ -1,5 +1,6 @@
 """Q-SNN's equations, by hand-computed values."""
 
+import dataclasses
 import math
 
 import pytest
@@ -107,3 +108,16 @@ def test_only_inner_convolutions_are_binary() -> None:
     net = qsnn.network((4, "pool", 8, 8), neuron=EightBitLIF(gradient="bptt"))
     kinds = {name: type(module) for name, module in net.named_modules() if "conv" in name or name == "classifier"}
     assert [name for name, kind in kinds.items() if kind is ScaledSignConv2d] == ["conv2", "conv3"]
+
+
+def test_a_residual_network_regulates_all_neurons_but_those_behind_the_stem() -> None:
+    config = dataclasses.replace(recipe("cifar10-qsnn-small"), time_steps=1)
+    torch.manual_seed(0)
+    net = qsnn.residual_network((4, "down", 8, 8), neuron=EightBitLIF(0.5, 1.0, Triangle(), "bptt-full"))
+    kinds = [type(module) for name, module in net.named_modules() if name.endswith("conv")]
+    assert kinds == [ScaledSignConv2d, ScaledSignConv2d]
+    _, state = net.sequence([torch.randn(2, 3, 8, 8)], None)
+    _, ((second,), *_), last = state  # of the two blocks, and of the neurons behind them
+    penalty = qsnn.QSNN(net, config).penalty(state)
+    rates = [layer.fired.mean().item() for layer in (second, last)]
+    assert float(penalty.detach()) == pytest.approx(5e-3 * sum((rate - 0.5) ** 2 for rate in rates) / 2)

@@ -5,14 +5,14 @@ convolution is spikes. Where the resolution is halved, the shortcut is pooled an
 """
 
 import copy
+import functools
 import itertools
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
 from bsnn.errors import UserError
-from bsnn.models.vgg import LayerOptions, head, scaled
+from bsnn.models.vgg import head, scaled
 from bsnn.nn.network import Concat, ImageNetwork, Residual, Sequential
 from bsnn.nn.neuron import LIF, Neuron
 from bsnn.nn.norm import BatchNorm2d
@@ -27,7 +27,9 @@ def residual(
     num_classes: int = 10,
     in_channels: int = 3,
     width: float = 1.0,
-    **layers: Unpack[LayerOptions],
+    weights: Weights = "binary",
+    neuron: Neuron | None = None,
+    convolution: Callable[[int, int], nn.Module] | None = None,
 ) -> ImageNetwork:
     """A real-valued 3×3 stem, residual blocks of one binary 3×3 convolution each, global pooling and a classifier.
 
@@ -37,7 +39,9 @@ def residual(
         num_classes: Number of logits.
         in_channels: Channels of an image.
         width: Factor on the stem's channels; those of each block remain the same multiple of them.
-        layers: `weights` and `neuron`, as in `vgg`.
+        weights: `"binary"`, or for comparison `"latent"` or `"real"`, of the blocks' convolutions.
+        neuron: The neuron to copy into every block; `LIF()` by default.
+        convolution: Makes the blocks' convolutions from the channels that enter and leave, instead of `weights`.
 
     Example:
         >>> net = residual((64, "down", 128, 128, "down", 256, 256, "down", 512, 512))
@@ -45,7 +49,8 @@ def residual(
         4644864
     """
     _check(plan)
-    weights, neuron = layers.get("weights", "binary"), layers.get("neuron") or LIF()
+    neuron = neuron or LIF()
+    make = convolution or functools.partial(TracedConv2d, kernel_size=3, padding=1, weights=weights)
     channels = [item for item in plan if isinstance(item, int)]
     strided, *halved = [before == DOWN for before, item in itertools.pairwise((None, *plan)) if item != DOWN]
     entering = scaled(channels[0], width)
@@ -55,14 +60,16 @@ def residual(
     }
     for index, down in enumerate(halved, start=1):
         copies = channels[index] // channels[index - 1]
-        made[f"block{index}"] = _block(entering, copies, weights, neuron, down=down)
+        made[f"block{index}"] = _block(entering, copies, make, neuron, down=down)
         entering *= copies
     made["lif"] = copy.deepcopy(neuron)
     made |= head(entering, num_classes)
     return ImageNetwork(made, in_channels, minimum_size=2 ** sum(halved) * (1 + strided) - strided)
 
 
-def _block(entering: int, copies: int, weights: Weights, neuron: Neuron, *, down: bool) -> Residual:
+def _block(
+    entering: int, copies: int, convolution: Callable[[int, int], nn.Module], neuron: Neuron, *, down: bool
+) -> Residual:
     """One block, which leaves `copies` times as many channels as enter it."""
     leaving = entering * copies
     body: dict[str, nn.Module] = {"lif": copy.deepcopy(neuron)}
@@ -70,7 +77,7 @@ def _block(entering: int, copies: int, weights: Weights, neuron: Neuron, *, down
     if down:
         body["pool"] = nn.AvgPool2d(2)
         shortcut.append(nn.AvgPool2d(2))
-    body["conv"] = TracedConv2d(entering, leaving, 3, padding=1, weights=weights)
+    body["conv"] = convolution(entering, leaving)
     body["norm"] = BatchNorm2d(leaving)
     if copies > 1:
         shortcut.append(Concat(*(nn.Identity() for _ in range(copies))))

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bsnn.models.residual import residual
 from bsnn.models.vgg import vgg
 from bsnn.nn.binarized import ScaledSignConv2d
+from bsnn.nn.compared import CountingState
 from bsnn.nn.network import ImageNetwork
 from bsnn.train.method import Method
 from bsnn.train.trainer import Trainer
@@ -25,9 +27,17 @@ REGULATION = 5e-3
 TEMPERATURES = (0.1, 10.0)
 
 
+_convolution = functools.partial(ScaledSignConv2d, kernel_size=3, padding=1)
+
+
 def network(plan: Sequence[int | str], **shared: Any) -> ImageNetwork:
     """A VGG with Q-SNN's binary convolutions; see `vgg` for the arguments."""
-    return vgg(plan, convolution=functools.partial(ScaledSignConv2d, kernel_size=3, padding=1), **shared)
+    return vgg(plan, convolution=_convolution, **shared)
+
+
+def residual_network(plan: Sequence[int | str], **shared: Any) -> ImageNetwork:
+    """A residual network with Q-SNN's binary convolutions; see `residual` for the arguments."""
+    return residual(plan, convolution=_convolution, **shared)
 
 
 class QSNN(Method):
@@ -42,8 +52,14 @@ class QSNN(Method):
 
     def penalty(self, state: Any) -> Tensor:
         """5e-3 times the mean square of the rates' distance from one half."""
-        rates = [layer.fired.mean() / self.config.time_steps for layer in state[1:]]
+        _, *inner = _neurons(state)
+        rates = [layer.fired.mean() / self.config.time_steps for layer in inner]
         return REGULATION * (torch.stack(rates) - 0.5).square().mean()
+
+
+def _neurons(state: Any) -> list[CountingState]:
+    """The states of all neurons, in their order."""
+    return [state] if isinstance(state, CountingState) else [found for part in state for found in _neurons(part)]
 
 
 def temperature_at(epoch: int, epochs: int) -> float:
