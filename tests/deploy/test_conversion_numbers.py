@@ -159,10 +159,12 @@ def test_operations_and_energy_by_hand(kind: str, shown: int) -> None:
 def test_a_leak_that_is_no_power_of_two_is_multiplied() -> None:
     spec = InputSpec("image", (2, 1, 1), 0, 1.0, (0.0, 0.0), (1.0, 1.0), (1, 1), (0, 0), 0, {})
     one = np.ones(2, np.int32)
-    for leak, products in ((0, 0), (2**15, 0), (2**15 + 1, 2 * 4), (2**16, 0)):
+    # Two more for the layer before, once, because an image does not change.
+    for leak, products in ((0, 2), (2**15, 2), (2**15 + 1, 2 + 2 * 4), (2**16, 2)):
         layers = (Scale("scale", (0,), 0, one, one), Lif("lif", (1,), leak, 1, 0.5))
         result = inspect(Artifact("own", ("a", "b"), 4, 16, spec, layers, 1.0))
         assert result["multiplications"] == products
+        assert [line["additions"] for line in result["layers"]] == [2, 2 * 2 * 4]
 
 
 def test_weights_that_are_rounded_in_two_parts_are_one_layer() -> None:

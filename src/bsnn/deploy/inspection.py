@@ -9,7 +9,7 @@ from typing import Any
 
 from bsnn.deploy.codec import encode
 from bsnn.deploy.footprint import on_device
-from bsnn.deploy.schema import Add, Artifact, AveragePool, Lif, Synapse
+from bsnn.deploy.schema import Add, Artifact, AveragePool, Lif, Scale, Synapse
 
 ENERGY_SOURCE = 'M. Horowitz, "Computing\'s energy problem", ISSCC 2014, 45 nm'
 ASSUMPTIONS = (
@@ -92,6 +92,8 @@ def _operations(artifact: Artifact, number: int, means: list[float]) -> tuple[fl
         return 2 * made.size, 0 if layer.leak & (layer.leak - 1) == 0 else made.size
     if isinstance(layer, Add):
         return made.size, 0
+    if isinstance(layer, Scale):
+        return made.size, made.size
     if not isinstance(layer, Synapse):
         return 0, 0
     dense = layer.additions(artifact.values[layer.inputs[0]], made)
