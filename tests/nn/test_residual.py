@@ -29,13 +29,14 @@ def test_the_network_is_its_formula() -> None:
 
     def convolved(conv: torch.nn.Module, value: torch.Tensor) -> torch.Tensor:
         weight = bsnn.signs(conv.weight).double() if isinstance(conv, bsnn.TracedConv2d) else conv.weight
-        out = F.conv2d(value, weight, padding=1)
-        return (out - out.mean((0, 2, 3), keepdim=True)) / (
-            out.var((0, 2, 3), keepdim=True, unbiased=False) + 1e-5
-        ).sqrt()
+        return normalized(F.conv2d(value, weight, padding=1))
+
+    def normalized(value: torch.Tensor) -> torch.Tensor:
+        variance = value.var((0, 2, 3), keepdim=True, unbiased=False)
+        return (value - value.mean((0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()
 
     def fires(value: torch.Tensor) -> torch.Tensor:
-        return (value >= 1.0).double()
+        return (normalized(value) >= 1.0).double()
 
     stem = convolved(net.stem, x)
     first = F.avg_pool2d(stem, 2).repeat(1, 3, 1, 1) + convolved(net.block1.body.conv, F.avg_pool2d(fires(stem), 2))
@@ -117,7 +118,7 @@ def test_every_neuron_is_computed_in_a_fused_step(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(network, "run_step", recorded)
     residual(PLAN)(torch.randn(2, 3, 8, 8), None)
-    assert seen == [["LIF", "AvgPool2d"], ["LIF"], ["LIF", "AvgPool2d"], ["LIF"], ["LIF"]]
+    assert seen == [["BatchNorm2d", "LIF", *pool] for pool in (["AvgPool2d"], [], ["AvgPool2d"], [], [])]
 
 
 @pytest.mark.parametrize("plan", [PLAN, ("down", 8, 8, "down", 24)])

@@ -1,7 +1,8 @@
 """A residual network without real-valued convolutions behind the stem: every block's shortcut is free of weights.
 
-A block is x + BN(conv(LIF(x))), as in Bi-Real networks: what flows between blocks is real-valued, what enters a binary
-convolution is spikes. Where the resolution is halved, the shortcut is pooled and its channels are repeated.
+A block is x + BN(conv(LIF(BN(x)))): what flows between blocks is real-valued, as in Bi-Real networks, what enters a
+binary convolution is spikes. The inner BatchNorm gives each channel of each block a threshold of its own. Where the
+resolution is halved, the shortcut is pooled and its channels are repeated.
 """
 
 import copy
@@ -62,7 +63,7 @@ def residual(
         copies = channels[index] // channels[index - 1]
         made[f"block{index}"] = _block(entering, copies, make, neuron, down=down)
         entering *= copies
-    made["lif"] = copy.deepcopy(neuron)
+    made |= {"last_norm": BatchNorm2d(entering), "lif": copy.deepcopy(neuron)}
     made |= head(entering, num_classes)
     return ImageNetwork(made, in_channels, minimum_size=2 ** sum(halved) * (1 + strided) - strided)
 
@@ -72,13 +73,13 @@ def _block(
 ) -> Residual:
     """One block, which leaves `copies` times as many channels as enter it."""
     leaving = entering * copies
-    body: dict[str, nn.Module] = {"lif": copy.deepcopy(neuron)}
+    body: dict[str, nn.Module] = {"norm1": BatchNorm2d(entering), "lif": copy.deepcopy(neuron)}
     shortcut: list[nn.Module] = []
     if down:
         body["pool"] = nn.AvgPool2d(2)
         shortcut.append(nn.AvgPool2d(2))
     body["conv"] = convolution(entering, leaving)
-    body["norm"] = BatchNorm2d(leaving)
+    body["norm2"] = BatchNorm2d(leaving)
     if copies > 1:
         shortcut.append(Concat(*(nn.Identity() for _ in range(copies))))
     return Residual(Sequential(body), Sequential(*shortcut) if shortcut else None)
