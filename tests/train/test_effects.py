@@ -69,6 +69,8 @@ ELSEWHERE = {
     "dataset": "tests/data",
     "init_from": "test_fine_tuning.py",
     "sync_batchnorm": "test_distributed.py",
+    "teacher": "test_teacher.py",
+    "teacher_share": "test_teacher.py",
     "clip_norm": "test_options.py",
     "loss": "test_own_parts.py",
     "method": "test_method.py",

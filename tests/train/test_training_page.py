@@ -41,5 +41,5 @@ def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pyte
             cli.parser().parse_args(arguments)
     for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(block, "docs/training.md", "exec"), {})
-    made = {"first", "tuned", "grid", "python", "sigma", "adamw", "residual", "held-out", "staged", "growing"}
+    made = {"first", "tuned", "grid", "python", "sigma", "adamw", "residual", "held-out", "staged", "growing", "taught"}
     assert {p.name for p in (tmp_path / "runs").iterdir()} == made

@@ -206,6 +206,17 @@ class Config:
     label_smoothing: float = _setting(
         0.0, "share of a label that is spread over all classes, such as 0.1", unused=ONLY_MIXED
     )
+    teacher: str = _setting(
+        "",
+        "run directory of a network whose answers take the place of most of each label; or a recipe, which is trained "
+        "first, on the same samples, in the folder `teacher` of the run",
+        metavar="RUN|RECIPE",
+    )
+    teacher_share: float = _setting(
+        0.9,
+        "share of the teacher's answers in the labels",
+        unused=only("--teacher", lambda config: bool(config.teacher)),
+    )
     clip_norm: float = _setting(
         0.0, "scale the gradients of a time step down to this norm, taken over all parameters; 0 for none"
     )

@@ -31,7 +31,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("gamma", "eps", "initial_momentum", "learning_rate", "sgd_momentum"), (0, math.inf)),
     **dict.fromkeys(("weight_decay", "clip_norm", "mixup", "noise"), (0, math.inf)),
     **dict.fromkeys(("leak", "one_minus_beta1", "one_minus_beta2", "mse_share"), (0, 1)),
-    **dict.fromkeys(("warmup", "label_smoothing", "time_shift"), (0, 1)),
+    **dict.fromkeys(("warmup", "label_smoothing", "teacher_share", "time_shift"), (0, 1)),
     **dict.fromkeys(("speed_change", "reject"), (0, 0.5)),
     "gain_change": (0, 96),
     **dict.fromkeys(("width", "threshold"), (1e-3, math.inf)),

@@ -27,8 +27,10 @@ from bsnn.train.measure import Measurement, measure
 from bsnn.train.metrics import EpochMetrics
 from bsnn.train.origin import changed_modules, explained, modules_of
 from bsnn.train.own import NOTHING, Model, Own
+from bsnn.train.recipes import SMALL
 from bsnn.train.run import RunDirectory, saved_config
 from bsnn.train.stages import described, stage_at
+from bsnn.train.teacher import Teacher, place_of_teacher
 from bsnn.train.trainer import Trainer
 
 CheckpointName = Literal["best", "last"]
@@ -157,13 +159,14 @@ def build_trainer(
     workers: int,
     state: dict[str, Any] | None,
     own: Own = NOTHING,
+    teacher: Path | None = None,
 ) -> tuple[Trainer, list[str]]:
-    """The trainer of a config with its data, at its start or where `state` was saved, and warnings."""
+    """The trainer of a config with its data and its teacher, at its start or where `state` was saved, and warnings."""
     with first_on_machine(world):
         sets = load_data(config, data)
     source = _source_state(Path(config.init_from)) if config.init_from and state is None else None
     with _explaining(state) if state is not None else contextlib.nullcontext():
-        trainer = Trainer(config, *sets, world, workers, source, own)
+        trainer = Trainer(config, *sets, world, workers, source, own, teacher and _teacher(teacher, config))
     notes = [] if state is None else trainer.load_state(state)
     if state is None and config.dataset == "folder" and not config.group and is_split_at_random(Path(data or "")):
         notes += [note for note in [mixed_groups(*sets)] if note]
@@ -189,6 +192,19 @@ def _source_state(path: Path) -> dict[str, Any]:
     return state
 
 
+def _teacher(path: Path, config: Config) -> Teacher:
+    """The network of a run, as the teacher of another."""
+    if path.is_file() or (str(path) in zoo.names() and not path.exists()):
+        raise UserError(f"teacher: {path} is a file or a deployed model; expected the folder of a run, or a recipe.")
+    if not path.exists():
+        recipes = ", ".join(name for name, recipe in SMALL.items() if recipe.config.weights == "real")
+        raise UserError(
+            f"teacher: {path} does not exist; expected the folder of a run, or a recipe, such as {recipes}."
+        )
+    trained = load_network(path, for_training=False)
+    return Teacher(trained.net, trained.spec, trained.time_steps, config.teacher_share)
+
+
 @contextlib.contextmanager
 def loaded_run(path: Path, data: str | None = None) -> Iterator[Trainer]:
     """A run as the last epoch that it has finished left it: its network, optimizers and data.
@@ -202,7 +218,9 @@ def loaded_run(path: Path, data: str | None = None) -> Iterator[Trainer]:
     """
     with joined_world() as world:
         state = _finished_epoch(_existing(path), "last")
-        yield build_trainer(saved_config(state), data or data_of_run(path), world, 0, state)[0]
+        config = saved_config(state)
+        teacher = place_of_teacher(config, path)
+        yield build_trainer(config, data or data_of_run(path), world, 0, state, teacher=teacher)[0]
 
 
 def measure_run(

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from bsnn.train.own import NOTHING, Loss, Model, Optimizers, Own
 from bsnn.train.rejection import threshold_for
 from bsnn.train.run import RunDirectory, saved_config
 from bsnn.train.selection import best_epoch, is_finished, is_trained, missing, selected_epoch, why_stopped
+from bsnn.train.teacher import place_of_teacher, recipe_of_teacher
 from bsnn.train.trainer import Trainer
 
 
@@ -97,7 +98,13 @@ def train(
                 if world.is_first:
                     run.restore(state, data)
                 return _result(run, config, state["history"], finished_before=True)
-        trainer, more = _prepared(config, data, world, workers, state, own)
+        if (first := recipe_of_teacher(config)) is not None:
+            if state is None:
+                _prepared(replace(config, teacher=""), data, world, 0, None, own)
+                report(f"the teacher first, by the recipe {config.teacher}")
+            options = {"workers": workers, "checkpoint_minutes": checkpoint_minutes, "device": device}
+            train(first, run.path / "teacher", data=data, resume=resume or world.restarted, **options)
+        trainer, more = _prepared(config, data, world, workers, state, own, place_of_teacher(config, run.path))
         notes += more
         if state is None:
             notes += check_disk(trainer, run.path, run.checkpoints.keep + 2)
@@ -127,15 +134,25 @@ def check_ready(config: Config, data: str | None = None) -> None:
         >>> check_ready(bsnn.train.Config(dataset="digits", model="vgg", plan=(4, 4), train_samples=64))
     """
     with joined_world() as world, _fitting():
-        _prepared(config, data, world, 0, None, NOTHING)
+        first = recipe_of_teacher(config)
+        if first is not None:
+            _prepared(first, data, world, 0, None, NOTHING)
+            config = replace(config, teacher="")
+        _prepared(config, data, world, 0, None, NOTHING, place_of_teacher(config, Path()))
 
 
 def _prepared(
-    config: Config, data: str | None, world: World, workers: int, state: dict[str, Any] | None, own: Own
+    config: Config,
+    data: str | None,
+    world: World,
+    workers: int,
+    state: dict[str, Any] | None,
+    own: Own,
+    teacher: Path | None = None,
 ) -> tuple[Trainer, list[str]]:
     """The trainer of a config after all that can be checked before an epoch, and warnings."""
     check_image_size(config, world)
-    trainer, notes = build_trainer(config, data, world, workers, state, own)
+    trainer, notes = build_trainer(config, data, world, workers, state, own, teacher)
     if world.device.type == "cpu" and not is_available("cpu"):
         notes.append(
             "the kernels in C are missing, so training takes about twice as long; install bsnn again where there is "

@@ -70,6 +70,31 @@ SMALL = {
         "CIFAR-10 on one CPU core in 90 minutes: a residual network, T = 1.",
         _RESIDUAL,
     ),
+    "cifar10-teacher": Recipe(
+        "CIFAR-10, a network with rectifiers and real weights, which cifar10-medium learns from.",
+        replace(
+            _RESIDUAL,
+            plan=("down", 64, 64, 64, "down", 128, 128, 128, "down", 256, 256),
+            first_layer="whitened",
+            weights="real",
+            neuron="bsnn.nn.compared:Rectifier",
+            gradient="bptt",
+            learning_rate=0.1,
+            weight_decay=5e-4,
+            label_smoothing=0.1,
+            epochs=20,
+        ),
+    ),
+    "cifar10-medium": Recipe(
+        "CIFAR-10 on one CPU core in six hours: a residual network, T = 1, that learns from a teacher.",
+        replace(
+            _RESIDUAL,
+            plan=("down", 128, 128, "down", 256, 256, "down", 512, 512),
+            first_layer="whitened",
+            teacher="cifar10-teacher",
+            epochs=60,
+        ),
+    ),
     "cifar10-narrow": Recipe(
         "CIFAR-10 on two CPU cores: a narrow network, T = 2, which the methods are compared on.",
         replace(_CIFAR, dataset="cifar10"),

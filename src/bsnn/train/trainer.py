@@ -54,6 +54,7 @@ from bsnn.train.origin import Origin, changes, origin
 from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
 from bsnn.train.stage_checks import check_stage_data, check_stage_optimizers, check_stage_sizes, naming
 from bsnn.train.stages import Stage, stage_at, stages_of
+from bsnn.train.teacher import Teacher
 from bsnn.train.whitening import NUM_SAMPLES, whiten
 
 
@@ -78,6 +79,7 @@ class Trainer:
         workers: Processes that read files.
         source: State of another run, whose weights and momentum to start from.
         own: Parts that were passed as objects rather than named in the config.
+        teacher: What answers beside the labels.
 
     Example:
         >>> from bsnn.train.build import load_data
@@ -97,12 +99,18 @@ class Trainer:
         workers: int = 0,
         source: dict[str, Any] | None = None,
         own: Own = NOTHING,
+        teacher: Teacher | None = None,
     ) -> None:
-        self.config, self.world = config, world
+        self.config, self.world, self.teacher = config, world, teacher
         self.split: Split = "validation" if config.validation_samples else "test"
         self.spec, self.num_samples = DataSpec.of(train), len(train)
         self._own, self._sets, self._workers = own, (train, held_out), workers
         self.stages = stages_of(config)
+        if teacher is not None:
+            for stage in self.stages:
+                with naming(stage, self.stages):
+                    teacher.check(stage.spec_of(self.spec))
+            teacher.net.to(world.device)
         check_stage_data(self.stages, self.spec, world)
         for stage in self.stages[1:]:
             # A batch of each stage to come, so that none of them fails when its time has come.
@@ -239,7 +247,8 @@ class Trainer:
         # The share of this process in the global batch, which the last one may split unevenly.
         global_size = min(config.batch_size, self.num_samples - self.batch * config.batch_size)
         share = len(labels) * self.world.size / global_size
-        loss = lambda logits: share * self._step_loss(logits, labels)  # noqa: E731
+        targets = labels if self.teacher is None else self.teacher.targets(inputs, labels)
+        loss = lambda logits: share * self._step_loss(logits, targets)  # noqa: E731
         frames = over_time(inputs, self.frames)
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
         clip_norm, method = config.clip_norm or None, self.method
@@ -279,10 +288,11 @@ class Trainer:
             method.after_update(self, sums[0] / sums[1])
 
     def standing_bytes(self) -> int:
-        """Of weights, BatchNorm's statistics and optimizer states."""
+        """Of weights, BatchNorm's statistics and optimizer states, and of the teacher."""
         entries = [entry for optimizer in self.optimizers for entry in optimizer.state.values()]
         states = [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
-        return model_size(self.net).stored_bytes + sum(tensor.nbytes for tensor in [*self.net.buffers(), *states])
+        taught = 0 if self.teacher is None else self.teacher.num_bytes
+        return taught + model_size(self.net).stored_bytes + sum(t.nbytes for t in [*self.net.buffers(), *states])
 
     def estimate_statistics(self) -> None:
         """Estimates BatchNorm's statistics anew, from as many training batches as the config says."""
@@ -357,6 +367,7 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedules": [schedule.state_dict() for schedule in self.schedules],
             "method": {} if self.method is None else self.method.state_dict(),
+            "teacher": "" if self.teacher is None else self.teacher.digest,
             "random": random_state(),
             "stage": self.stage.number,
             "place": [self.epoch, self.batch, self.batches],
@@ -379,6 +390,11 @@ class Trainer:
             raise UserError(
                 f"data: received {self.num_samples} samples of {len(self.spec.classes)} classes; expected the "
                 f"{state['num_samples']} of {len(saved.classes)} classes that the run was started with."
+            )
+        if self.teacher is not None and self.teacher.digest != state["teacher"]:
+            raise UserError(
+                f"teacher: {self.config.teacher} holds other weights than when the run was started; expected the same "
+                "network. Put the former run there again, or start a new run."
             )
         take_weights(self.net, state, "resume")
         if state["stage"] != self.stage.number:

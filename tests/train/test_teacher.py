@@ -1,0 +1,184 @@
+"""A run that learns from the answers of another network."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from training_runs import TINY
+
+import bsnn
+from bsnn import cli
+from bsnn.errors import UserError
+from bsnn.train import loop as train, trainer as trainer_module
+from bsnn.train.build import load_data
+from bsnn.train.load import build_trainer, load_network
+from bsnn.train.recipes import SMALL, Recipe
+from bsnn.train.teacher import Teacher, recipe_of_teacher
+from bsnn.train.trainer import Trainer
+
+
+@pytest.fixture
+def recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two small recipes for teachers, one of which has a teacher itself."""
+    small = dataclasses.replace(TINY, epochs=1, time_steps=1, gradient="bptt", neuron="bsnn.nn.compared:Rectifier")
+    monkeypatch.setitem(SMALL, "small-teacher", Recipe("", dataclasses.replace(small, weights="real", seed=7)))
+    monkeypatch.setitem(SMALL, "taught", Recipe("", dataclasses.replace(small, teacher="small-teacher")))
+
+
+def weights_of(run: Path) -> dict[str, torch.Tensor]:
+    return load_network(run).net.state_dict()
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_targets_by_hand() -> None:
+    class Fixed(bsnn.Sequential):
+        def forward(self, x, state):
+            return x.flatten(1)[:, :2], state
+
+    spec = bsnn.data.DataSpec("own", "image", ("a", "b"), (1, 1, 2), (0.0,), (1.0,), 1.0)
+    inputs = torch.tensor([[[[0.0, 0.0]]], [[[torch.log(torch.tensor(3.0)), 0.0]]]])
+    for steps in (1, 4):  # the mean over time, not the sum
+        teacher = Teacher(Fixed(), spec, steps, 0.8)
+        found = teacher.targets(inputs, torch.tensor([1, 0]))
+        # The answers are ½ and ½, then ¾ and ¼.
+        torch.testing.assert_close(found, torch.tensor([[0.4, 0.6], [0.8, 0.2]]))
+        mixed = teacher.targets(inputs, torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+        torch.testing.assert_close(mixed, torch.tensor([[0.5, 0.5], [0.6, 0.4]]))
+
+
+def test_the_loss_takes_its_answers_and_the_accuracy_the_labels(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = []
+    monkeypatch.setattr(trainer_module, "judged", lambda logits, labels: judged.append(labels) or (0, 1))
+    config = dataclasses.replace(TINY, teacher=str(finished), teacher_share=1.0)
+    data = load_data(config, None)
+    trained = load_network(finished)
+    run = Trainer(config, *data, teacher=Teacher(trained.net, trained.spec, trained.time_steps, 1.0))
+    plain = Trainer(dataclasses.replace(config, teacher=""), *data)
+    inputs, labels = next(iter(run.train_loader.epoch(0)))
+    targets = run.teacher.targets(inputs, labels)
+    assert not run.teacher.net.training
+    for trainer, given in ((run, labels), (plain, targets)):
+        trainer.net.train()
+        trainer._train_batch(inputs, given)
+    assert run.tally.loss == pytest.approx(plain.tally.loss)
+    assert same(run.net.state_dict(), plain.net.state_dict())
+    assert judged[0] is labels
+
+
+def test_a_share_of_zero_changes_nothing(finished: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, epochs=1, teacher=str(finished), teacher_share=0.0)
+    train.train(config, tmp_path / "taught")
+    train.train(dataclasses.replace(TINY, epochs=1), tmp_path / "plain")
+    # The loss is the same number, rounded otherwise: labels are distributions.
+    accuracy = [
+        json.loads((tmp_path / name / "metrics.jsonl").read_text())["train_loss"] for name in ("taught", "plain")
+    ]
+    assert accuracy[0] == pytest.approx(accuracy[1], rel=0.02)
+
+
+def test_a_recipe_is_trained_first_on_the_same_samples(recipes: None, tmp_path: Path, capfd) -> None:
+    config = dataclasses.replace(TINY, epochs=1, teacher="small-teacher", seed=3, train_samples=100)
+    train.train(config, tmp_path / "run")
+    taught = json.loads((tmp_path / "run" / "teacher" / "config.json").read_text())["config"]
+    assert (taught["seed"], taught["train_samples"], taught["weights"], taught["teacher"]) == (3, 100, "real", "")
+    assert "the teacher first, by the recipe small-teacher" in capfd.readouterr().err
+    # The same as with a run that was trained before.
+    train.train(dataclasses.replace(config, teacher=str(tmp_path / "run" / "teacher")), tmp_path / "named")
+    assert same(weights_of(tmp_path / "run"), weights_of(tmp_path / "named"))
+    assert bsnn.train.evaluate_run(tmp_path / "run")["samples"] > 0
+
+
+def test_an_interrupted_run_goes_on_to_the_bit(recipes: None, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, epochs=2, teacher="small-teacher")
+
+    class Stop:
+        def on_update(self, trainer: Trainer) -> None:
+            if trainer.batches == 5:
+                raise KeyboardInterrupt
+
+    train.train(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train.train(config, tmp_path / "cut", callbacks=[Stop()], checkpoint_minutes=0)
+    with pytest.raises(UserError, match="holds a run already"):
+        train.train(config, tmp_path / "cut")
+    train.train(config, tmp_path / "cut", resume=True)
+    assert same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
+
+
+def test_another_teacher_is_noticed(recipes: None, finished: Path, tmp_path: Path) -> None:
+    teacher, out = tmp_path / "teacher", tmp_path / "run"
+    shutil.copytree(finished, teacher)
+    config = dataclasses.replace(TINY, epochs=2, teacher=str(teacher))
+
+    class Stop:
+        def on_epoch(self, trainer: Trainer, metrics: object) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train.train(config, out, callbacks=[Stop()])
+    shutil.rmtree(teacher)
+    with pytest.raises(UserError, match=r"teacher: .* does not exist; expected the folder of a run, or a recipe"):
+        train.train(config, out, resume=True)
+    train.train(dataclasses.replace(TINY, epochs=1, seed=5), teacher)
+    with pytest.raises(UserError, match="holds other weights than when the run was started"):
+        train.train(config, out, resume=True)
+
+
+def test_what_cannot_teach_is_refused(recipes: None, finished: Path, tmp_path: Path, capfd) -> None:
+    with pytest.raises(UserError, match="the recipe taught has a teacher itself"):
+        recipe_of_teacher(dataclasses.replace(TINY, teacher="taught"))
+    others = load_data(dataclasses.replace(TINY, train_samples=60), None)
+    trained = load_network(finished)
+    spec = dataclasses.replace(trained.spec, classes=("0", "1"))
+    with pytest.raises(
+        UserError, match=r"teacher: received samples to train on with classes .*; expected \('0', '1'\)"
+    ):
+        Trainer(TINY, *others, teacher=Teacher(trained.net, spec, 1, 0.9))
+    out = ["--out", str(tmp_path / "run"), "--epochs", "1"]
+    for name, words in (
+        ("digits.bsnn", "teacher: digits.bsnn does not exist"),
+        ("digit", "such as cifar10-teacher"),
+        (str(finished / "config.json"), "is a file or a deployed model; expected the folder of a run"),
+        (str(tmp_path), "has no checkpoint of a finished epoch"),
+    ):
+        assert cli.main(["train", "digits", "--teacher", name, *out]) == 2
+        assert words in capfd.readouterr().err
+    assert cli.main(["train", "digits", "--teacher-share", "0.5", *out]) == 2
+    assert "--teacher-share: it has an effect only with --teacher" in capfd.readouterr().err
+
+
+def test_both_are_checked_before_the_first_is_trained(recipes: None, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, teacher="small-teacher", train_samples=10**6)
+    with pytest.raises(UserError, match="train_samples: received 1000000"):
+        train.check_ready(config)
+    own = dataclasses.replace(TINY, teacher="small-teacher", loss="nowhere:loss")
+    for check in (train.check_ready, lambda config: train.train(config, tmp_path / "run")):
+        with pytest.raises(UserError, match="nowhere"):
+            check(own)
+    assert not (tmp_path / "run" / "teacher").exists()
+    train.check_ready(dataclasses.replace(TINY, teacher="small-teacher"))
+
+
+def test_samples_of_another_shape_are_refused(finished: Path) -> None:
+    trained = load_network(finished)
+    small = dataclasses.replace(trained.spec, shape=(1, 6, 6))
+    data = load_data(TINY, None)
+    with pytest.raises(UserError, match=r"with shape \(1, 8, 8\); expected \(1, 6, 6\)"):
+        Trainer(TINY, *data, teacher=Teacher(trained.net, small, 1, 0.9))
+
+
+def test_its_memory_counts(finished: Path) -> None:
+    config = dataclasses.replace(TINY, teacher=str(finished))
+    world = bsnn.train.World()
+    with_one, _ = build_trainer(config, None, world, 0, None, teacher=finished)
+    without, _ = build_trainer(dataclasses.replace(config, teacher=""), None, world, 0, None)
+    held = sum(tensor.nbytes for tensor in load_network(finished).net.state_dict().values())
+    assert with_one.standing_bytes() - without.standing_bytes() == held > 0
