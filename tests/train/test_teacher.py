@@ -168,11 +168,29 @@ def test_both_are_checked_before_the_first_is_trained(recipes: None, tmp_path: P
 
 
 def test_samples_of_another_shape_are_refused(finished: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"stages: received .*image_size=6.* with a teacher, which takes images of one size"
+    ):
+        dataclasses.replace(TINY, teacher=str(finished), epochs=2, stages=({"epochs": 1, "image_size": 6},))
     trained = load_network(finished)
     small = dataclasses.replace(trained.spec, shape=(1, 6, 6))
     data = load_data(TINY, None)
     with pytest.raises(UserError, match=r"with shape \(1, 8, 8\); expected \(1, 6, 6\)"):
         Trainer(TINY, *data, teacher=Teacher(trained.net, small, 1, 0.9))
+
+
+def indices_alone(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.nll_loss(logits.log_softmax(1), labels)
+
+
+@pytest.mark.parametrize("fields", [{"teacher": "small-teacher"}, {"mixup": 0.2}])
+def test_a_loss_of_ones_own_must_take_distributions(recipes: None, fields: dict, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, epochs=1, **fields)
+    cross_entropy = torch.nn.functional.cross_entropy
+    assert train.train(config, tmp_path / "run", loss=cross_entropy)["epochs"] == 1
+    with pytest.raises(UserError, match="fails on the logits and distributions over the classes, as mixup and a teach"):
+        train.train(config, tmp_path / "other", loss=indices_alone)
+    assert not (tmp_path / "other" / "teacher").exists()
 
 
 def test_its_memory_counts(finished: Path) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def train(
                 return _result(run, config, state["history"], finished_before=True)
         if (first := recipe_of_teacher(config)) is not None:
             if state is None:
-                _prepared(replace(config, teacher=""), data, world, 0, None, own)
+                _prepared(config, data, world, 0, None, own)
                 report(f"the teacher first, by the recipe {config.teacher}")
             options = {"workers": workers, "checkpoint_minutes": checkpoint_minutes, "device": device}
             train(first, run.path / "teacher", data=data, resume=resume or world.restarted, **options)
@@ -134,11 +134,10 @@ def check_ready(config: Config, data: str | None = None) -> None:
         >>> check_ready(bsnn.train.Config(dataset="digits", model="vgg", plan=(4, 4), train_samples=64))
     """
     with joined_world() as world, _fitting():
-        first = recipe_of_teacher(config)
-        if first is not None:
+        if (first := recipe_of_teacher(config)) is not None:
             _prepared(first, data, world, 0, None, NOTHING)
-            config = replace(config, teacher="")
-        _prepared(config, data, world, 0, None, NOTHING, place_of_teacher(config, Path()))
+        there = None if first is not None else place_of_teacher(config, Path())
+        _prepared(config, data, world, 0, None, NOTHING, there)
 
 
 def _prepared(

@@ -209,15 +209,27 @@ def check_optimizers(found: Any, net: nn.Module) -> list[Optimizer]:
     return sorted(optimizers, key=lambda optimizer: not isinstance(optimizer, FlipOptimizer))
 
 
-def check_loss(loss: Loss, name: str, net: Stateful, spec: DataSpec) -> None:
-    """Refuses a loss of the user's own that is not one number with a gradient."""
+def check_loss(loss: Loss, name: str, net: Stateful, spec: DataSpec, *, distributions: bool) -> None:
+    """Refuses a loss of the user's own that is not one number with a gradient.
+
+    Args:
+        loss: The loss.
+        name: What the config calls it.
+        net: The network.
+        spec: What it takes.
+        distributions: Whether labels are those, `[B, classes]`, as mixup and a teacher make them.
+    """
     parameter = next(iter(net.parameters()))
     logits = torch.zeros(2, len(spec.classes), device=parameter.device, requires_grad=True)
+    labels = torch.zeros(2, dtype=torch.int64, device=parameter.device)
+    if distributions:
+        labels = torch.full_like(logits, 1 / len(spec.classes))
     try:
-        value = loss(logits, torch.zeros(2, dtype=torch.int64, device=parameter.device))
+        value = loss(logits, labels)
     except Exception as error:
+        kind = "distributions over the classes, as mixup and a teacher make them," if distributions else "labels"
         raise UserError(
-            f"loss: {name} fails on the logits and labels of two samples ({type(error).__name__}: {error}); expected a "
+            f"loss: {name} fails on the logits and {kind} of two samples ({type(error).__name__}: {error}); expected a "
             "function of both that returns their mean loss."
         ) from error
     if not isinstance(value, Tensor) or value.dim() or not value.requires_grad:

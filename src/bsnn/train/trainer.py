@@ -107,9 +107,7 @@ class Trainer:
         self._own, self._sets, self._workers = own, (train, held_out), workers
         self.stages = stages_of(config)
         if teacher is not None:
-            for stage in self.stages:
-                with naming(stage, self.stages):
-                    teacher.check(stage.spec_of(self.spec))
+            teacher.check(self.spec)
             teacher.net.to(world.device)
         check_stage_data(self.stages, self.spec, world)
         for stage in self.stages[1:]:
@@ -128,7 +126,8 @@ class Trainer:
         check_stage_sizes(self.net, self.stages, self.spec)
         check_sequences(config, by_bptt=self._by_bptt)
         if is_own(config.loss):
-            check_loss(own.part("loss", config), config.loss, self.net, self.spec)
+            mixed = bool(config.teacher) or any(stage.config.mixup for stage in self.stages)
+            check_loss(own.part("loss", config), config.loss, self.net, self.spec, distributions=mixed)
         if config.first_layer == "whitened" and source is None:
             few = some_samples(train, min(len(train), NUM_SAMPLES))
             whiten(self.net, (samples for samples, _ in Loader(few, config.batch_size, device=world.device).ordered()))
