@@ -113,6 +113,47 @@ def test_an_interrupted_run_goes_on_to_the_bit(recipes: None, tmp_path: Path) ->
     assert same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
 
 
+def test_a_run_that_is_stopped_while_its_teacher_learns_keeps_its_own_config(
+    recipes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    options = ["--train-samples", "100", "--batch-size", "20", "--seed", "3", "--teacher", "small-teacher"]
+    out, epochs = ["--out", str(tmp_path / "run")], ["--epochs", "2"]
+    update = Trainer._train_batch
+
+    def stopped(trainer: Trainer, *batch: torch.Tensor) -> None:
+        if trainer.config.weights == "real" and trainer.batches == 3:
+            raise KeyboardInterrupt
+        update(trainer, *batch)
+
+    assert cli.main(["train", "digits", *options, *epochs, "--out", str(tmp_path / "whole")]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train_batch", stopped)
+        assert cli.main(["train", "digits", *options, *epochs, *out, "--checkpoint-minutes", "0"]) == 130
+    assert cli.main(["train", "digits", *out]) == 2
+    assert "holds a run already" in capfd.readouterr().err
+    assert cli.main(["train", "digits", "--resume", "--epochs", "3", *out]) == 2
+    assert "started with --epochs 2 (now 3)" in capfd.readouterr().err
+    assert cli.main(["train", "digits", "--resume", *out]) == 0
+    assert same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "run"))
+
+
+def test_what_a_teacher_may_have_seen_is_said(finished: Path, tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(finished.parent)
+    config = dataclasses.replace(TINY, epochs=1, teacher=finished.name, validation_samples=20, train_samples=60)
+    train.train(config, tmp_path / "run")
+    assert "it may have learned samples that are held out here" in capfd.readouterr().err
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["teacher"] == str(finished)
+
+    class Stop:
+        def on_epoch(self, trainer: Trainer, metrics: object) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train.train(dataclasses.replace(TINY, epochs=3), tmp_path / "begun", callbacks=[Stop()])
+    train.train(dataclasses.replace(TINY, epochs=1, teacher=str(tmp_path / "begun")), tmp_path / "other")
+    assert "begun has finished 1 of 3 epochs" in capfd.readouterr().err
+
+
 def test_another_teacher_is_noticed(recipes: None, finished: Path, tmp_path: Path) -> None:
     teacher, out = tmp_path / "teacher", tmp_path / "run"
     shutil.copytree(finished, teacher)
@@ -125,7 +166,7 @@ def test_another_teacher_is_noticed(recipes: None, finished: Path, tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         train.train(config, out, callbacks=[Stop()])
     shutil.rmtree(teacher)
-    with pytest.raises(UserError, match=r"teacher: .* does not exist; expected the folder of a run, or a recipe"):
+    with pytest.raises(UserError, match="teacher: there is no run "):
         train.train(config, out, resume=True)
     train.train(dataclasses.replace(TINY, epochs=1, seed=5), teacher)
     with pytest.raises(UserError, match="holds other weights than when the run was started"):
@@ -144,13 +185,15 @@ def test_what_cannot_teach_is_refused(recipes: None, finished: Path, tmp_path: P
         Trainer(TINY, *others, teacher=Teacher(trained.net, spec, 1, 0.9))
     out = ["--out", str(tmp_path / "run"), "--epochs", "1"]
     for name, words in (
-        ("digits.bsnn", "teacher: digits.bsnn does not exist"),
-        ("digit", "such as cifar10-teacher"),
-        (str(finished / "config.json"), "is a file or a deployed model; expected the folder of a run"),
-        (str(tmp_path), "has no checkpoint of a finished epoch"),
+        ("cifar10", "no recipe cifar10 for two CPU cores; expected the folder of a run"),
+        ("cifar10-tbso-t2", "no recipe cifar10-tbso-t2 for two CPU cores"),
+        (str(finished / "config.json"), "config.json is a file; expected the folder of a run, or a recipe"),
+        (str(tmp_path), f"teacher: {tmp_path} has no checkpoint of a finished epoch"),
     ):
         assert cli.main(["train", "digits", "--teacher", name, *out]) == 2
         assert words in capfd.readouterr().err
+    assert cli.main(["train", "digits", "--teacher", str(tmp_path / "run"), *out]) == 2
+    assert "which is --out too" in capfd.readouterr().err
     assert cli.main(["train", "digits", "--teacher-share", "0.5", *out]) == 2
     assert "--teacher-share: it has an effect only with --teacher" in capfd.readouterr().err
 

@@ -27,7 +27,6 @@ from bsnn.train.measure import Measurement, measure
 from bsnn.train.metrics import EpochMetrics
 from bsnn.train.origin import changed_modules, explained, modules_of
 from bsnn.train.own import NOTHING, Model, Own
-from bsnn.train.recipes import SMALL
 from bsnn.train.run import RunDirectory, saved_config
 from bsnn.train.stages import described, stage_at
 from bsnn.train.teacher import Teacher, place_of_teacher
@@ -166,8 +165,9 @@ def build_trainer(
         sets = load_data(config, data)
     source = _source_state(Path(config.init_from)) if config.init_from and state is None else None
     with _explaining(state) if state is not None else contextlib.nullcontext():
-        trainer = Trainer(config, *sets, world, workers, source, own, teacher and _teacher(teacher, config))
-    notes = [] if state is None else trainer.load_state(state)
+        teaching, notes = (None, []) if teacher is None else _teacher(teacher, config)
+        trainer = Trainer(config, *sets, world, workers, source, own, teaching)
+    notes += [] if state is None else trainer.load_state(state)
     if state is None and config.dataset == "folder" and not config.group and is_split_at_random(Path(data or "")):
         notes += [note for note in [mixed_groups(*sets)] if note]
     if summed([trainer.batches], world) != [trainer.batches * world.size]:
@@ -192,17 +192,29 @@ def _source_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def _teacher(path: Path, config: Config) -> Teacher:
-    """The network of a run, as the teacher of another."""
-    if path.is_file() or (str(path) in zoo.names() and not path.exists()):
-        raise UserError(f"teacher: {path} is a file or a deployed model; expected the folder of a run, or a recipe.")
+def _teacher(path: Path, config: Config) -> tuple[Teacher, list[str]]:
+    """The network of a run, as the teacher of another, and warnings."""
+    if path.is_file():
+        raise UserError(f"teacher: {path} is a file; expected the folder of a run, or a recipe.")
     if not path.exists():
-        recipes = ", ".join(name for name, recipe in SMALL.items() if recipe.config.weights == "real")
         raise UserError(
-            f"teacher: {path} does not exist; expected the folder of a run, or a recipe, such as {recipes}."
+            f"teacher: there is no run {path}, and no recipe {path.name} for two CPU cores; expected the folder of a "
+            "run, or such a recipe (`bsnn recipes`)."
         )
-    trained = load_network(path, for_training=False)
-    return Teacher(trained.net, trained.spec, trained.time_steps, config.teacher_share)
+    try:
+        trained = load_network(path, for_training=False)
+    except UserError as error:
+        raise UserError(f"teacher: {error}") from error
+    notes, other = [], trained.config
+    if trained.metrics["epoch"] < other.epochs and "stopped" not in trained.metrics and other.select == "last":
+        notes.append(f"the teacher {path} has finished {trained.metrics['epoch']} of {other.epochs} epochs")
+    split = ("dataset", "train_samples", "validation_samples", "group")
+    if config.validation_samples and any(getattr(other, name) != getattr(config, name) for name in split):
+        notes.append(
+            f"the teacher {path} was trained with another --train-samples, --validation-samples or --group, so it may "
+            "have learned samples that are held out here, which makes validation look better than it is"
+        )
+    return Teacher(trained.net, trained.spec, trained.time_steps, config.teacher_share), notes
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from bsnn.train.own import NOTHING, Loss, Model, Optimizers, Own
 from bsnn.train.rejection import threshold_for
 from bsnn.train.run import RunDirectory, saved_config
 from bsnn.train.selection import best_epoch, is_finished, is_trained, missing, selected_epoch, why_stopped
-from bsnn.train.teacher import place_of_teacher, recipe_of_teacher
+from bsnn.train.teacher import place_of_teacher, recipe_of_teacher, with_absolute_teacher
 from bsnn.train.trainer import Trainer
 
 
@@ -81,7 +81,10 @@ def train(
         1 1
     """
     own, run = Own(model, optimizer, loss), RunDirectory(Path(out))
-    config, data = own.recorded_in(config), None if data is None else os.fspath(data)
+    config, data = with_absolute_teacher(own.recorded_in(config)), None if data is None else os.fspath(data)
+    teacher = place_of_teacher(config, run.path)
+    if teacher is not None and teacher == run.path.absolute():
+        raise UserError(f"teacher: received {teacher}, which is --out too; expected another run, or a recipe.")
     with joined_world(device) as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting(run):
         _check_precision(config, world)
         shown = [Progress(), TensorBoard(run.path / "tensorboard")]
@@ -89,7 +92,7 @@ def train(
         state, notes = None, []
         if resume or world.restarted:
             state, notes = run.checkpoints.load_newest()
-        elif run.checkpoints.newest_first():
+        elif any(RunDirectory(path).checkpoints.newest_first() for path in (run.path, run.path / "teacher")):
             raise UserError(f"{out} holds a run already; go on with --resume, or choose another --out.")
         if state is not None:
             _check_same(run.path, config, saved_config(state))
@@ -100,11 +103,20 @@ def train(
                 return _result(run, config, state["history"], finished_before=True)
         if (first := recipe_of_teacher(config)) is not None:
             if state is None:
-                _prepared(config, data, world, 0, None, own)
+                # What it was started with is known before its first checkpoint: the teacher may take hours.
+                begun = run.recorded_config() if resume or world.restarted else None
+                if begun is not None:
+                    _check_same(run.path, config, begun)
+                data = data or data_of_run(run.path)
+                checked, _ = _prepared(config, data, world, 0, None, own)
+                if world.is_first:
+                    run.start(config, data, checked.origins)
                 report(f"the teacher first, by the recipe {config.teacher}")
             options = {"workers": workers, "checkpoint_minutes": checkpoint_minutes, "device": device}
             train(first, run.path / "teacher", data=data, resume=resume or world.restarted, **options)
-        trainer, more = _prepared(config, data, world, workers, state, own, place_of_teacher(config, run.path))
+            if state is None:
+                report("the teacher is trained; now what learns from it")
+        trainer, more = _prepared(config, data, world, workers, state, own, teacher)
         notes += more
         if state is None:
             notes += check_disk(trainer, run.path, run.checkpoints.keep + 2)

@@ -86,7 +86,7 @@ SMALL = {
         ),
     ),
     "cifar10-medium": Recipe(
-        "CIFAR-10 on one CPU core in six hours: a residual network, T = 1, that learns from a teacher.",
+        "CIFAR-10 on one CPU core in some hours: a residual network, T = 1, that learns from a teacher.",
         replace(
             _RESIDUAL,
             plan=("down", 128, 128, "down", 256, 256, "down", 512, 512),

@@ -8,6 +8,7 @@ run, on the same samples with the same seed.
 
 import functools
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def recipe_of_teacher(config: Config) -> Config | None:
     if found.teacher:
         raise UserError(f"teacher: the recipe {config.teacher} has a teacher itself; expected one without.")
     return replace(found, **{name: getattr(config, name) for name in _OF_THE_DATA})
+
+
+def with_absolute_teacher(config: Config) -> Config:
+    """The config with a path of its teacher that holds in any working directory."""
+    named = config.teacher and config.teacher not in SMALL
+    return replace(config, teacher=os.path.abspath(config.teacher)) if named else config
 
 
 def place_of_teacher(config: Config, run: Path) -> Path | None:
