@@ -1,12 +1,13 @@
 """The config's defaults and ranges. A run that names few options rests on the others."""
 
 import dataclasses
+import json
 import math
 
 import pytest
 
 from bsnn.errors import UserError
-from bsnn.train.config import Config
+from bsnn.train.config import Config, config_from_json
 
 DEFAULTS = {
     "dataset": "cifar10", "time_steps": 4, "image_size": 0, "train_samples": 0, "validation_samples": 0,
@@ -80,3 +81,13 @@ def test_as_many_time_steps_as_a_model_file_may_have() -> None:
 def test_not_a_number(value: float) -> None:
     with pytest.raises(UserError, match=r"learning_rate: received (inf|nan); expected a number, at least 0\."):
         Config(learning_rate=value)
+
+
+def test_a_run_of_before_goes_on_without_the_fields_that_were_added() -> None:
+    content = json.loads(json.dumps(dataclasses.asdict(Config(epochs=3))))
+    for name in ("first_layer", "teacher", "teacher_share"):
+        del content[name]
+    assert config_from_json(content) == Config(epochs=3)
+    del content["gamma"]
+    with pytest.raises(ValueError, match="unknown fields: none; missing: gamma"):
+        config_from_json(content)

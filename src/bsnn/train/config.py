@@ -323,14 +323,18 @@ def why_unused(config: Config, name: str) -> str:
     return setting.metadata["unused"](config, name) if getattr(config, name) else ""
 
 
+# Fields that earlier runs do not have: their defaults are what those runs did.
+_ADDED = ("first_layer", "teacher", "teacher_share")
+
+
 def config_from_json(content: dict[str, Any]) -> Config:
-    """A config from the JSON of its fields.
+    """A config from the JSON of its fields; those that were added later may be missing.
 
     Raises:
-        ValueError: If a field is missing or unknown: another version wrote it.
+        ValueError: If any other field is missing, or one is unknown: another version wrote it.
     """
     names = {setting.name for setting in dataclasses.fields(Config)}
-    unknown, missing = sorted(content.keys() - names), sorted(names - content.keys())
+    unknown, missing = sorted(content.keys() - names), sorted(names - content.keys() - set(_ADDED))
     if unknown or missing:
         raise ValueError(f"unknown fields: {', '.join(unknown) or 'none'}; missing: {', '.join(missing) or 'none'}")
     return Config(**{**content, **{name: tuple(content[name]) for name in ("plan", "stages")}})
