@@ -4,9 +4,9 @@
 
 Each recipe is trained on one thread, as it is, on all 50,000 training images. Accuracies are plain: every test image
 once, the network after its last epoch; `flip_averaged` also shows the network the mirror image and adds the outputs.
-Times include that of the teacher, if the recipe has one.
-Every run is a run directory in RUNS: a finished one is not trained again, an interrupted one goes on. What is finished
-goes into results/cifar10_recipes.json; what was measured before stays.
+Times include that of the teacher, if the recipe has one. Every run is a run directory in RUNS: a finished one is not
+trained again, an interrupted one goes on. What is finished goes into results/cifar10_recipes.json; what was measured
+before stays.
 """
 
 import argparse

@@ -73,6 +73,12 @@ def test_the_loss_takes_its_answers_and_the_accuracy_the_labels(
     assert judged[0] is labels
 
 
+def test_a_folder_above_another_run_is_free(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "teacher")
+    config = dataclasses.replace(TINY, epochs=1, teacher=str(tmp_path / "teacher"))
+    assert train.train(config, tmp_path)["epochs"] == 1
+
+
 def test_a_share_of_zero_changes_nothing(finished: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(TINY, epochs=1, teacher=str(finished), teacher_share=0.0)
     train.train(config, tmp_path / "taught")

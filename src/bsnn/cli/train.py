@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from bsnn.cli._parser import Result, add_budget, add_command, budget_of, count, 
 from bsnn.errors import UserError
 from bsnn.extras import need
 from bsnn.paper.recipes import RECIPES, recipe
-from bsnn.train.config import Config, config_from_json, data_of_run
+from bsnn.train.config import Config, config_of_run, data_of_run
 from bsnn.train.devices import DEVICES, check_model
 from bsnn.train.fields import written
 
@@ -131,9 +130,8 @@ def _resumed(out: Path, config: Config, given: Mapping[str, Any], name: str) -> 
         given: What the command line says of its fields; what contradicts the run is refused when it is loaded.
         name: The recipe.
     """
-    try:
-        saved = config_from_json(json.loads((out / "config.json").read_text())["config"])
-    except (OSError, ValueError, KeyError, TypeError):
+    saved = config_of_run(out)
+    if saved is None:
         return None
     dataset = given.get("dataset", config.dataset)
     if saved.dataset != dataset:

@@ -340,6 +340,14 @@ def config_from_json(content: dict[str, Any]) -> Config:
     return Config(**{**content, **{name: tuple(content[name]) for name in ("plan", "stages")}})
 
 
+def config_of_run(run: Path) -> Config | None:
+    """What a run was started with, if its config.json can tell."""
+    try:
+        return config_from_json(_recorded(run, "config"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def data_of_run(run: Path) -> str | None:
     """The folder of data that a run was started with, if its config.json can tell."""
     return _recorded(run, "data")

@@ -17,7 +17,7 @@ from bsnn.kernels import is_available
 from bsnn.train.build import load_test_set, load_threshold_set
 from bsnn.train.callbacks import Callbacks
 from bsnn.train.checkpoint import load
-from bsnn.train.config import Config, data_of_run
+from bsnn.train.config import Config, config_of_run, data_of_run
 from bsnn.train.display import Progress, TensorBoard, report
 from bsnn.train.distributed import World, joined_world, summed
 from bsnn.train.fields import written
@@ -82,7 +82,7 @@ def train(
     """
     own, run = Own(model, optimizer, loss), RunDirectory(Path(out))
     config, data = with_absolute_teacher(own.recorded_in(config)), None if data is None else os.fspath(data)
-    teacher = place_of_teacher(config, run.path)
+    first, teacher = recipe_of_teacher(config), place_of_teacher(config, run.path)
     if teacher is not None and teacher == run.path.absolute():
         raise UserError(f"teacher: received {teacher}, which is --out too; expected another run, or a recipe.")
     with joined_world(device) as world, run.owned() if world.is_first else contextlib.nullcontext(), _fitting(run):
@@ -90,9 +90,11 @@ def train(
         shown = [Progress(), TensorBoard(run.path / "tensorboard")]
         told = Callbacks([*shown, *callbacks], world.is_first)
         state, notes = None, []
+        # A run whose teacher is still learning has no checkpoint of its own yet.
+        begun = config_of_run(run.path) if RunDirectory(run.path / "teacher").checkpoints.newest_first() else None
         if resume or world.restarted:
             state, notes = run.checkpoints.load_newest()
-        elif any(RunDirectory(path).checkpoints.newest_first() for path in (run.path, run.path / "teacher")):
+        elif run.checkpoints.newest_first() or begun is not None:
             raise UserError(f"{out} holds a run already; go on with --resume, or choose another --out.")
         if state is not None:
             _check_same(run.path, config, saved_config(state))
@@ -101,10 +103,8 @@ def train(
                 if world.is_first:
                     run.restore(state, data)
                 return _result(run, config, state["history"], finished_before=True)
-        if (first := recipe_of_teacher(config)) is not None:
+        if first is not None and teacher is not None:
             if state is None:
-                # What it was started with is known before its first checkpoint: the teacher may take hours.
-                begun = run.recorded_config() if resume or world.restarted else None
                 if begun is not None:
                     _check_same(run.path, config, begun)
                 data = data or data_of_run(run.path)
@@ -113,7 +113,7 @@ def train(
                     run.start(config, data, checked.origins)
                 report(f"the teacher first, by the recipe {config.teacher}")
             options = {"workers": workers, "checkpoint_minutes": checkpoint_minutes, "device": device}
-            train(first, run.path / "teacher", data=data, resume=resume or world.restarted, **options)
+            train(first, teacher, data=data, resume=resume or world.restarted, **options)
             if state is None:
                 report("the teacher is trained; now what learns from it")
         trainer, more = _prepared(config, data, world, workers, state, own, teacher)

@@ -79,13 +79,6 @@ class RunDirectory:
         }
         write_file(self.path / "config.json", (json.dumps(content, indent=1) + "\n").encode())
 
-    def recorded_config(self) -> Config | None:
-        """What config.json says that the run was started with, if it can be read."""
-        try:
-            return config_from_json(json.loads((self.path / "config.json").read_text())["config"])
-        except (OSError, ValueError, KeyError, TypeError, UserError):
-            return None
-
     def write_held_out(self, split: Split, samples: Dataset, data: str | None) -> None:
         """Writes to held_out.json which files a split holds, beside those of others, if its samples are files.
 
