@@ -37,7 +37,8 @@ _CIFAR = replace(_SMALL, crop_padding=4, flip=True, batch_size=128, epochs=30)
 
 _RESIDUAL = Config(
     model="residual",
-    plan=(64, "down", 128, 128, "down", 256, 256, "down", 512, 512),
+    plan=("down", 128, 128, "down", 256, 256, "down", 512, 512),
+    first_layer="whitened",
     time_steps=1,
     gradient="sltt",
     one_minus_beta1=3e-3,
@@ -45,7 +46,7 @@ _RESIDUAL = Config(
     sgd_momentum=0.9,
     nesterov=True,
     warmup=0.02,
-    epochs=18,
+    epochs=24,
     crop_padding=4,
     crop_mode="reflect",
     flip=True,
@@ -75,7 +76,6 @@ SMALL = {
         replace(
             _RESIDUAL,
             plan=("down", 64, 64, 64, "down", 128, 128, 128, "down", 256, 256),
-            first_layer="whitened",
             weights="real",
             neuron="bsnn.nn.compared:Rectifier",
             gradient="bptt",
@@ -89,8 +89,6 @@ SMALL = {
         "CIFAR-10 on one CPU core in some hours: a residual network, T = 1, that learns from a teacher.",
         replace(
             _RESIDUAL,
-            plan=("down", 128, 128, "down", 256, 256, "down", 512, 512),
-            first_layer="whitened",
             teacher="cifar10-teacher",
             epochs=60,
         ),
@@ -109,9 +107,6 @@ SMALL = {
             _RESIDUAL,
             dataset="imagenet",
             image_size=32,
-            plan=("down", 128, 128, "down", 256, 256, "down", 512, 512),
-            first_layer="whitened",
-            epochs=24,
             statistics_batches=10,
         ),
     ),
