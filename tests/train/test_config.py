@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from bsnn.errors import UserError
@@ -55,7 +58,7 @@ def test_defaults() -> None:
 )
 def test_least_value(name: str, low: float, below: float) -> None:
     assert getattr(Config(**{name: low}), name) == low
-    with pytest.raises(UserError, match=f"{name}: received {below}; expected a number, "):
+    with pytest.raises(UserError, match=rf"{name}: received {below}(\.0)?; expected a number, "):
         Config(**{name: below})
 
 
@@ -91,3 +94,38 @@ def test_a_run_of_before_goes_on_without_the_fields_that_were_added() -> None:
     del content["gamma"]
     with pytest.raises(ValueError, match="unknown fields: none; missing: gamma"):
         config_from_json(content)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"flip": "no"}, "flip: received 'no'; expected True or False"),
+        ({"flip": 1}, "flip: received 1; expected True or False"),
+        ({"epochs": "3"}, "epochs: received '3'; expected a whole number"),
+        ({"epochs": 3.0}, "epochs: received 3.0; expected a whole number"),
+        ({"epochs": True}, "epochs: received True; expected a whole number"),
+        ({"learning_rate": "0.1"}, "learning_rate: received '0.1'; expected a number"),
+        ({"plan": "32,64"}, "plan: received '32,64'; expected a tuple"),
+        ({"loss": print}, "loss: received <built-in function print>; expected a text"),
+        ({"stages": ({"epochs": 2, "autoaugment": "no"},)}, "stages: stage 1, .*autoaugment: received 'no'"),
+    ],
+)
+def test_another_type_is_refused_and_not_guessed(fields: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        Config(**fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kept"),
+    [
+        ("teacher", Path("runs/a"), "runs/a"),
+        ("init_from", Path("runs/a"), "runs/a"),
+        ("plan", [32, "pool", 64], (32, "pool", 64)),
+        ("seed", np.int64(3), 3),
+        ("learning_rate", np.float32(0.5), 0.5),
+        ("learning_rate", 1, 1.0),
+    ],
+)
+def test_the_same_value_in_another_type_is_taken(name: str, given: Any, kept: Any) -> None:
+    found = getattr(Config(model="vgg", **{"plan": (4, 4), name: given}), name)
+    assert (found, type(found)) == (kept, type(kept))

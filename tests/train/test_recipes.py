@@ -68,14 +68,14 @@ def test_the_description_says_the_time_steps(name: str) -> None:
 
 def test_the_recipe_that_results_were_measured_with() -> None:
     config = recipe("cifar10-small")
-    assert config.plan == (64, "down", 128, 128, "down", 256, 256, "down", 512, 512)
+    assert config.plan == ("down", 128, 128, "down", 256, 256, "down", 512, 512)
     changed = {
         f.name: getattr(config, f.name) for f in dataclasses.fields(config) if getattr(config, f.name) != f.default
     }
     assert changed == {
-        "model": "residual", "plan": config.plan, "time_steps": 1, "gradient": "sltt", "one_minus_beta1": 3e-3,
-        "learning_rate": 0.3, "sgd_momentum": 0.9, "nesterov": True, "warmup": 0.02, "epochs": 18, "crop_padding": 4,
-        "crop_mode": "reflect", "flip": True, "alternating_flip": True,
+        "model": "residual", "plan": config.plan, "first_layer": "whitened", "time_steps": 1, "gradient": "sltt",
+        "one_minus_beta1": 3e-3, "learning_rate": 0.3, "sgd_momentum": 0.9, "nesterov": True, "warmup": 0.02,
+        "epochs": 24, "crop_padding": 4, "crop_mode": "reflect", "flip": True, "alternating_flip": True,
         "evaluation_interval": 2,
     }  # fmt: skip
 

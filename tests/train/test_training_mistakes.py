@@ -58,7 +58,7 @@ from bsnn.train.run import RunDirectory
         (["--no-such-field", "2"], "unrecognized arguments: --no-such-field 2"),
         (["--init-from", "/nowhere"], "init_from: /nowhere does not exist; expected a run directory or a checkpoint"),
         (["--init-from", "{finished}/config.json"], "config.json: received"),
-        (["--init-from", "{finished}", "--plan", "8,8"], "init_from: it holds another network"),
+        (["--init-from", "{finished}", "--plan", "8,8"], "init_from: expected the same network; it holds another"),
     ],
 )
 def test_mistakes_are_one_line(options: list[str], message: str, finished: Path, tmp_path: Path, capfd) -> None:
@@ -67,6 +67,7 @@ def test_mistakes_are_one_line(options: list[str], message: str, finished: Path,
     status, error = run_command(capfd, "train", "digits", *TINY_OPTIONS, *given, *out)
     assert status == 2
     assert message in error
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unknown_recipe_and_a_folder_without_a_run(tmp_path: Path, capfd) -> None:

@@ -27,6 +27,7 @@ from bsnn.train.effects import (
     unused_noise,
     unused_plan,
 )
+from bsnn.train.fields import typed
 from bsnn.train.stages import Changes, check_stages
 
 DataName = Literal[
@@ -306,6 +307,8 @@ class Config:
     final_test: bool = _setting(True, "with validation_samples: measure the result on the test set, once, at the end")
 
     def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            object.__setattr__(self, setting.name, typed(setting, getattr(self, setting.name)))
         check_config(self)
         if self.stages:
             object.__setattr__(self, "stages", tuple(map(Changes, self.stages)))
@@ -337,7 +340,7 @@ def config_from_json(content: dict[str, Any]) -> Config:
     unknown, missing = sorted(content.keys() - names), sorted(names - content.keys() - set(_ADDED))
     if unknown or missing:
         raise ValueError(f"unknown fields: {', '.join(unknown) or 'none'}; missing: {', '.join(missing) or 'none'}")
-    return Config(**{**content, **{name: tuple(content[name]) for name in ("plan", "stages")}})
+    return Config(**content)
 
 
 def config_of_run(run: Path) -> Config | None:

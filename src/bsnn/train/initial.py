@@ -1,5 +1,6 @@
 """What a run starts or goes on from: the weights and the momentum in the state of another run, or of itself."""
 
+import textwrap
 from collections.abc import Collection
 from typing import Any
 
@@ -11,19 +12,20 @@ from bsnn.optim import FlipOptimizer
 from bsnn.optim.momentum import dense
 
 
-def take_weights(net: nn.Module, source: dict[str, Any], caller: str) -> None:
+def take_weights(net: nn.Module, source: dict[str, Any], otherwise: str) -> None:
     """Loads the weights of a state.
 
     Args:
         net: The network.
         source: The state.
-        caller: What asks for it, for messages.
+        otherwise: What to say, before the reason, if they are those of another network.
     """
     try:
         net.load_state_dict(source["net"])
     except (RuntimeError, UserError) as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"{caller}: it holds another network ({reason}); expected the same one.") from error
+        # Of two networks that share no name, PyTorch lists every tensor.
+        reason = textwrap.shorten(str(error).splitlines()[-1], 160, placeholder=" ...")
+        raise UserError(f"{otherwise} ({reason}).") from error
 
 
 def take_momentum(flip: FlipOptimizer, binary: Collection[BinaryParameter], source: dict[str, Any]) -> None:

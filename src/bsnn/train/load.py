@@ -23,6 +23,7 @@ from bsnn.train.config import Config, data_of_run
 from bsnn.train.display import report
 from bsnn.train.distributed import World, first_on_machine, joined_world, summed
 from bsnn.train.effects import is_own
+from bsnn.train.initial import take_weights
 from bsnn.train.measure import Measurement, measure
 from bsnn.train.metrics import EpochMetrics
 from bsnn.train.origin import changed_modules, explained, modules_of
@@ -84,11 +85,7 @@ def load_network(
         net = network_for(own.recorded_in(built), spec, own)
     for note in changed_modules(state["origins"][-1], modules_of(built)):
         report(f"warning: {note}")
-    try:
-        net.load_state_dict(state["net"])
-    except (RuntimeError, UserError) as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"{path}: the run holds another network than {config.model} builds now ({reason}).") from error
+    take_weights(net, state, f"{path}: the run holds another network than {config.model} builds now")
     line = state["history"][-1]
     stage = stage_at(config, line["epoch"] - 1)
     if stage.end < config.epochs:

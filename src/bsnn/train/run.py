@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,15 @@ class RunDirectory:
     def owned(self, patience: float = 10.0) -> Iterator[None]:
         """Makes the directory, and keeps other processes from training in it at the same time.
 
+        One that it made and that stays empty, because the training was refused, goes again.
+
         Args:
             patience: Seconds to wait for another process to end: readers of a killed run live on for a few.
         """
         with writing(self.path):
             if self.path.is_file():
                 raise UserError(f"--out: {self.path} is a file; expected a folder, or a name that is free.")
+            made = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.path, os.O_RDONLY)
         try:
@@ -49,6 +52,9 @@ class RunDirectory:
             yield
         finally:
             os.close(folder)
+            if made:
+                with suppress(OSError):
+                    self.path.rmdir()
 
     def _lock(self, folder: int, deadline: float) -> None:
         while True:

@@ -132,7 +132,7 @@ class Trainer:
             few = some_samples(train, min(len(train), NUM_SAMPLES))
             whiten(self.net, (samples for samples, _ in Loader(few, config.batch_size, device=world.device).ordered()))
         if source is not None:
-            take_weights(self.net, source, "init_from")
+            take_weights(self.net, source, "init_from: expected the same network; it holds another")
         if world.size > 1 and config.sync_batchnorm:
             synchronize_statistics(self.net)
         self.method = build_method(config, self.net, self._by_bptt)
@@ -395,7 +395,7 @@ class Trainer:
                 f"teacher: {self.config.teacher} holds other weights than when the run was started; expected the same "
                 "network. Put the former run there again, or start a new run."
             )
-        take_weights(self.net, state, "resume")
+        take_weights(self.net, state, "resume: expected the same network; the run holds another")
         if state["stage"] != self.stage.number:
             self._enter(self.stages[state["stage"] - 1])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
