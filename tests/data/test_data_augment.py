@@ -10,6 +10,9 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from bsnn.data import augment, autoaugment
 from bsnn.data.augment import NUM_DRAWS, Augmentation
+from bsnn.data.dataset import Kind
+from bsnn.data.spec import DataSpec
+from bsnn.deploy.quantize import input_spec
 from bsnn.errors import UserError
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
@@ -63,10 +66,16 @@ def reference_cutout(sample: np.ndarray, row: int, column: int, size: int) -> np
 
 
 def reference_normalize(sample: np.ndarray) -> np.ndarray:
-    result = sample.astype(np.float32)
+    """By the rule of docs/model-file.md for raw bytes, in Python's integers."""
+    largest = max(max(mean, 1 - mean) / std for mean, std in zip(MEAN, STD, strict=True))
+    bits = math.floor(math.log2(32767 / largest))
+    steepest = max(max(1 / 255, mean) / std for mean, std in zip(MEAN, STD, strict=True)) * 2**bits
+    shift = 30 - math.ceil(math.log2(steepest))
+    result = np.empty(sample.shape, np.float32)
     for channel, (mean, std) in enumerate(zip(MEAN, STD, strict=True)):
-        factor, shift = np.float32(1 / (255 * std)), np.float32(-mean / std)
-        result[..., channel, :, :] = result[..., channel, :, :] * factor + shift
+        factor, offset = round(2 ** (bits + shift) / (255 * std)), round(-mean / std * 2 ** (bits + shift))
+        whole = [(byte * factor + offset + 2 ** (shift - 1)) // 2**shift for byte in range(256)]
+        result[..., channel, :, :] = np.array(whole)[sample[..., channel, :, :]] / 2**bits
     return result
 
 
@@ -122,7 +131,20 @@ def test_normalize_is_exact_for_every_byte_and_close_to_the_definition() -> None
     np.testing.assert_array_equal(result, reference_normalize(batch))
     np.testing.assert_array_equal(augment.normalize(elsewhere(batch), MEAN, STD, 255.0).numpy(), result)
     definition = (batch / 255.0 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
-    np.testing.assert_allclose(result, definition, atol=3e-7)
+    np.testing.assert_allclose(result, definition, rtol=0, atol=0.51 * 2**-13)
+
+
+@pytest.mark.parametrize("kind", ["image", "sound", "event"])
+def test_what_is_trained_on_is_what_a_device_takes(kind: Kind) -> None:
+    shape = (2, 3, 16, 16) if kind == "event" else (3, 16, 16)
+    raw = random_bytes(np.random.default_rng(0), 4, *shape)
+    spec = input_spec(DataSpec("any", kind, (), shape, MEAN, STD, 255.0), bounded=True)
+    for given in (raw, raw.astype(np.float32)):
+        for there in (torch.from_numpy(given), elsewhere(given)):
+            result = augment.normalize(there, MEAN, STD, 255.0, kind).numpy()
+            np.testing.assert_array_equal(spec.from_reals(result) / 2.0**spec.fraction_bits, result)
+            if given.dtype == np.uint8:
+                np.testing.assert_array_equal(spec.from_bytes(given), spec.from_reals(result))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bsnn.data.autoaugment import NUM_POLICY_DRAWS, autoaugment
+from bsnn.data.dataset import Kind
+from bsnn.data.grid import grid_of, values_of_bytes
 from bsnn.errors import UserError
 
 # Uniform numbers that one sample consumes: top, left, flip, Cutout's row and column, and the policy's. Their
@@ -98,17 +100,17 @@ def _gather(planes: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding:
     return padded.gather(2, source[:, None, :].expand(-1, padded.shape[1], -1))
 
 
-def normalize(batch: Tensor, mean: Sequence[float], std: Sequence[float], scale: float) -> Tensor:
-    """(batch / scale − mean) / std by channel, as float32.
+def normalize(batch: Tensor, mean: Sequence[float], std: Sequence[float], scale: float, kind: Kind = "image") -> Tensor:
+    """(batch / scale − mean) / std by channel, as float32, rounded to the numbers that a device takes (`data/grid.py`).
 
-    It is computed as batch · 1/(scale · std) − mean/std, a product and a sum with constants rounded once, so
-    that the same bytes give the same bits on every device.
+    The same raw values give the same bits on every device.
 
     Args:
         batch: [B, ..., C, H, W], bytes or floats.
         mean: of each channel, of values divided by `scale`.
         std: likewise.
         scale: 255 for bytes, 1 for floats.
+        kind: of the data: how large a value can be says how fine the numbers are.
 
     Returns:
         A new float32 batch.
@@ -117,15 +119,33 @@ def normalize(batch: Tensor, mean: Sequence[float], std: Sequence[float], scale:
         >>> normalize(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), [0.5], [0.25], 255.0).tolist()
         [[[[-2.0, 2.0]]]]
     """
-    factor = np.array([1 / (scale * s) for s in std], np.float32)[:, None, None]
-    shift = np.array([-m / s for m, s in zip(mean, std, strict=True)], np.float32)[:, None, None]
+    grid = grid_of(mean, std, scale, kind)
+    if batch.dtype == torch.uint8:
+        return _from_bytes(batch, values_of_bytes(grid))
+    # The factors are rounded once: powers of two change no digit.
+    factor = np.array([2.0**grid.bits / (scale * s) for s in std], np.float32)[:, None, None]
+    shift = np.array([-m / s * 2.0**grid.bits for m, s in zip(mean, std, strict=True)], np.float32)[:, None, None]
     if batch.is_cpu:
         values = batch.numpy().astype(np.float32)
         values *= factor
         values += shift
+        np.rint(values, out=values)
+        values *= 2.0**-grid.bits
         return torch.from_numpy(values)
     factor, shift = (torch.from_numpy(constant).to(batch.device) for constant in (factor, shift))
-    return batch.to(torch.float32, copy=True).mul_(factor).add_(shift)
+    return batch.to(torch.float32, copy=True).mul_(factor).add_(shift).round_().mul_(2.0**-grid.bits)
+
+
+def _from_bytes(batch: Tensor, values: np.ndarray) -> Tensor:
+    """What the table has for each byte."""
+    channels = len(values)
+    if not batch.is_cpu:
+        place = batch.long() + 256 * torch.arange(channels, device=batch.device)[:, None, None]
+        return torch.from_numpy(values).to(batch.device).flatten()[place]
+    raw, made = batch.numpy(), np.empty(batch.shape, np.float32)
+    for channel in range(channels):
+        made[..., channel, :, :] = values[channel][raw[..., channel, :, :]]
+    return torch.from_numpy(made)
 
 
 def cutout_(batch: Tensor, row: Tensor, column: Tensor, size: int) -> Tensor:
@@ -235,7 +255,15 @@ class Augmentation:
             if value < 0:
                 raise UserError(f"{name} = {value}: expected a number of pixels; 0 switches it off")
 
-    def apply(self, batch: Tensor, draws: Tensor, mean: Sequence[float], std: Sequence[float], scale: float) -> Tensor:
+    def apply(
+        self,
+        batch: Tensor,
+        draws: Tensor,
+        mean: Sequence[float],
+        std: Sequence[float],
+        scale: float,
+        kind: Kind = "image",
+    ) -> Tensor:
         """Augments and normalizes a raw batch.
 
         Args:
@@ -244,6 +272,7 @@ class Augmentation:
             mean: of each channel, of values divided by `scale`.
             std: likewise.
             scale: 255 for bytes, 1 for floats.
+            kind: of the data.
 
         Returns:
             The float32 batch, on the device of `batch`.
@@ -257,7 +286,7 @@ class Augmentation:
             # What is uncovered gets the mean color: near zero once it is normalized, as Cutout's square.
             fill = tuple(round(scale * m) for m in mean)
             batch = autoaugment(batch, draws[:, 5:], fill)
-        batch = normalize(batch, mean, std, scale)
+        batch = normalize(batch, mean, std, scale, kind)
         if self.cutout:
             row, column = (draws[:, 3] * height).long(), (draws[:, 4] * width).long()
             cutout_(batch, row, column, self.cutout)

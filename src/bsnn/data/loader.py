@@ -252,13 +252,14 @@ class Loader:
         for part, raw in self._read(parts, key):
             raw = raw.to(self.device)
             labels = torch.from_numpy(dataset.labels[part.indices]).to(self.device)
+            normalization = dataset.mean, dataset.std, dataset.scale, dataset.kind
             if key and self.augment:
                 draws = key.draws(part.positions)
                 if self.augment.alternating_flip:
                     draws[:, 2] = key.sides(part.indices)
-                inputs = self.augment.apply(raw, draws, dataset.mean, dataset.std, dataset.scale)
+                inputs = self.augment.apply(raw, draws, *normalization)
             else:
-                inputs = normalize(raw, dataset.mean, dataset.std, dataset.scale)
+                inputs = normalize(raw, *normalization)
             if part.pairs is not None or part.background is not None:
                 labels = functional.one_hot(labels, len(dataset.classes)).float()
             if part.background is not None:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bsnn.deploy.quantize import multipliers, rows, to_int32, weights16
+from bsnn.data.grid import to_int32
+from bsnn.deploy.quantize import multipliers, rows, weights16
 from bsnn.deploy.schema import LARGEST, Add, InputSpec, Kind, Layer, Scale, Shape, Synapse, Value
 
 # A current behind BatchNorm is taken to stay within so many deviations.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bsnn.data.grid import finest, grid_of, shift_for, to_int32
 from bsnn.data.spec import DataSpec
 from bsnn.deploy.schema import LARGEST, InputSpec
 from bsnn.errors import UserError
@@ -28,11 +29,6 @@ def fraction_bits(largest_threshold: float) -> int:
     return bits
 
 
-def to_int32(x: np.ndarray) -> np.ndarray:
-    """Rounded, and cut to 32 bits."""
-    return np.clip(np.rint(x), -(2**31) + 1, 2**31 - 1).astype(np.int32)
-
-
 def multipliers(gain: np.ndarray) -> tuple[np.ndarray, int]:
     """Integers, and the shift that goes with them, as fine as 32 bits allow.
 
@@ -43,12 +39,8 @@ def multipliers(gain: np.ndarray) -> tuple[np.ndarray, int]:
         ([0.5, -0.25], 31)
     """
     largest = float(np.abs(gain).max(initial=0.0))
-    shift = 0 if largest == 0 else _shift(largest)
+    shift = 0 if largest == 0 else shift_for(largest)
     return to_int32(gain * 2.0**shift), shift
-
-
-def _shift(largest: float) -> int:
-    return max(0, min(40, 30 - math.ceil(math.log2(largest))))
 
 
 def rows(weight: np.ndarray, groups: int) -> np.ndarray:
@@ -97,25 +89,18 @@ def input_spec(spec: DataSpec, *, bounded: bool) -> InputSpec:
         bounded: Whether raw values lie between 0 and `spec.scale` (for events: are bytes); else nothing is known of
             their range.
     """
-    largest = _UNKNOWN_INPUT
-    if bounded:
-        highest = 255 / spec.scale if spec.kind == "event" else 1.0
-        largest = max(max(m, highest - m) / s for m, s in zip(spec.mean, spec.std, strict=True))
-    bits = max(0, min(15, math.floor(math.log2(32767 / largest))))
-    gains = [2.0**bits / (spec.scale * s) for s in spec.std]
-    offsets = [-m / s * 2.0**bits for m, s in zip(spec.mean, spec.std, strict=True)]
-    shift = _shift(max(max(abs(v) for v in gains + offsets), 2.0**-10))
-    multiplier, offset = (tuple(to_int32(np.array(v) * 2.0**shift).tolist()) for v in (gains, offsets))
+    normalization = spec.mean, spec.std, spec.scale
+    grid = grid_of(*normalization, spec.kind) if bounded else finest(*normalization, _UNKNOWN_INPUT)
     channels, height, width = spec.shape[-3:]
     return InputSpec(
         kind=spec.kind,
         shape=(channels, height, width),
-        fraction_bits=bits,
+        fraction_bits=grid.bits,
         divisor=float(spec.scale),
         mean=tuple(spec.mean),
         std=tuple(spec.std),
-        multiplier=multiplier,
-        offset=offset,
-        shift=shift,
+        multiplier=grid.multiplier,
+        offset=grid.offset,
+        shift=grid.shift,
         decode=spec.decode,
     )

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bsnn.data.grid import Grid
 from bsnn.deploy.schema._layers import Layer, Lif
 from bsnn.deploy.schema._value import MAX_SIDE, BadModel, Shape, Value
 from bsnn.errors import UserError
@@ -45,9 +46,7 @@ class InputSpec:
 
     def from_bytes(self, raw: np.ndarray) -> np.ndarray:
         """Integers from raw bytes `[..., C, H, W]`."""
-        multiplier, offset = (np.array(v, np.int64).reshape(-1, 1, 1) for v in (self.multiplier, self.offset))
-        product = raw.astype(np.int64) * multiplier + offset
-        return _cut16((product + ((1 << self.shift) >> 1)) >> self.shift)
+        return Grid(self.fraction_bits, self.multiplier, self.offset, self.shift).from_bytes(raw)
 
     def from_reals(self, normalized: np.ndarray) -> np.ndarray:
         """Integers from real numbers that are normalized already."""
