@@ -31,9 +31,11 @@ def work(updates: int) -> None:
 
     import bsnn
     from bsnn.paper.recipes import recipe
+    from bsnn.train.whitening import fix_first_layer
 
     torch.manual_seed(0)
     net = bsnn.models.residual(recipe(RECIPE).plan, neuron=bsnn.LIF(gradient="sltt"))
+    fix_first_layer(net)
     binary, real = bsnn.split_parameters(net)
     flip = bsnn.optim.TBSO(binary, time_steps=1)
     optimizers = [flip, torch.optim.SGD(real, lr=0.1, momentum=0.9, nesterov=True)]
