@@ -134,6 +134,13 @@ def test_normalize_is_exact_for_every_byte_and_close_to_the_definition() -> None
     np.testing.assert_allclose(result, definition, rtol=0, atol=0.51 * 2**-13)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_raw_values_beyond_the_scale_are_not_cut(dtype: torch.dtype) -> None:
+    """Bytes that nobody divides or normalizes: a device refuses them, training takes them as they are."""
+    raw = torch.arange(256).view(1, 1, 16, 16)
+    assert torch.equal(augment.normalize(raw.to(dtype), [0.0], [1.0], 1.0), raw.float())
+
+
 @pytest.mark.parametrize("kind", ["image", "sound", "event"])
 def test_what_is_trained_on_is_what_a_device_takes(kind: Kind) -> None:
     shape = (2, 3, 16, 16) if kind == "event" else (3, 16, 16)

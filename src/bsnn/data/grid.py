@@ -31,9 +31,13 @@ class Grid(NamedTuple):
             >>> grid_of((0.5,), (0.25,), 255.0).from_bytes(np.array([[[0, 255]]], np.uint8)).tolist()
             [[[-16384, 16384]]]
         """
+        return np.clip(self.whole(raw), -32768, 32767).astype(np.int16)
+
+    def whole(self, raw: np.ndarray) -> np.ndarray:
+        """The same without a limit, int64: raw values that are larger than `grid_of` was told."""
         multiplier, offset = (np.array(v, np.int64).reshape(-1, 1, 1) for v in (self.multiplier, self.offset))
         product = raw.astype(np.int64) * multiplier + offset
-        return np.clip((product + ((1 << self.shift) >> 1)) >> self.shift, -32768, 32767).astype(np.int16)
+        return (product + ((1 << self.shift) >> 1)) >> self.shift
 
 
 def grid_of(mean: Sequence[float], std: Sequence[float], scale: float, kind: Kind = "image") -> Grid:
@@ -72,6 +76,6 @@ def shift_for(largest: float) -> int:
 
 @functools.lru_cache
 def values_of_bytes(grid: Grid) -> np.ndarray:
-    """What each byte of each channel becomes, `[C, 256]`."""
+    """What each byte of each channel becomes in training, `[C, 256]`."""
     raw = np.arange(256).reshape(1, 1, 256).repeat(len(grid.multiplier), 0)
-    return (grid.from_bytes(raw) * 2.0**-grid.bits).astype(np.float32)[:, 0]
+    return (grid.whole(raw) * 2.0**-grid.bits).astype(np.float32)[:, 0]
