@@ -13,6 +13,7 @@ import bsnn
 from bsnn.errors import UserError
 from bsnn.kernels import precision
 from bsnn.kernels.precision import is_exact, mark_levels
+from bsnn.kernels.torch_internals import multiplies_bf16
 
 
 def tf32(x: Tensor) -> Tensor:
@@ -79,6 +80,7 @@ class OnGpu:
         (4, 4608, False, "fp32", "ieee"),  # real-valued weights
         (4, 2**22 + 1, True, "fp32", "ieee"),
         (None, 4608, False, "tf32", "tf32"),
+        (None, 4608, False, "bf16", "tf32"),
     ],
 )
 def test_tensor_cores_are_used_where_that_is_exact(
@@ -88,8 +90,9 @@ def test_tensor_cores_are_used_where_that_is_exact(
     if levels is not None:
         mark_levels(x, levels)
     with bsnn.precision(asked):
-        with precision.multiplying_forward(x, products, binary):
+        with precision.multiplying_forward(x, products, binary) as rounded:
             assert switch.fp32_precision == used
+            assert rounded == (torch.bfloat16 if asked == "bf16" and not binary else None)
         assert switch.fp32_precision == "none"
         with precision.multiplying_backward(x) as rounded:
             assert switch.fp32_precision == ("ieee" if asked == "fp32" else "tf32")
@@ -128,6 +131,32 @@ def test_gradients_in_bf16_have_two_digits_and_keep_their_type() -> None:
         assert rounded.dtype == full.dtype
         assert (rounded - full).norm() < 0.02 * full.norm()
     assert not torch.equal(*pairs[0])
+
+
+def of_dense_weights(name: str) -> list[Tensor]:
+    """Output and gradients of a layer of real-valued weights, whose inputs are real-valued too."""
+    torch.manual_seed(0)
+    layer, x = bsnn.TracedConv2d(64, 64, 3, padding=1, weights="real"), torch.randn(2, 64, 8, 8, requires_grad=True)
+    with bsnn.precision(name):
+        output = layer(x)
+        output.square().sum().backward()
+    assert x.grad is not None
+    assert layer.weight.grad is not None
+    return [output.detach(), x.grad, layer.weight.grad]
+
+
+def test_in_bf16_real_valued_weights_are_multiplied_with_two_digits() -> None:
+    for rounded, full in zip(of_dense_weights("bf16"), of_dense_weights("fp32"), strict=True):
+        assert rounded.dtype == full.dtype
+        assert 0 < (rounded - full).norm() < 0.01 * full.norm()
+
+
+def test_without_instructions_for_bf16_numbers_are_rounded_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = [*of_dense_weights("bf16"), *gradients("bf16")]
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda: not multiplies_bf16())
+    for emulated, expected in zip([*of_dense_weights("bf16"), *gradients("bf16")], usual, strict=True):
+        # The same factors, added in another order: a sum that is rounded the other way is off by one in eight bits.
+        torch.testing.assert_close(emulated, expected, rtol=2**-6, atol=1e-3 * float(expected.abs().max()))
 
 
 def test_on_a_cpu_tf32_changes_nothing() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import bsnn
-from bsnn.kernels import _library, _tiles, cpu
+from bsnn.kernels import _library, _synapse, _tiles, cpu
 from bsnn.kernels.bits import pack
 from bsnn.kernels.libraries import Level
 from bsnn.kernels.memory import peak_bytes
@@ -62,6 +62,31 @@ def test_gradients_in_tiles(
         assert (ours - exact).abs().max() <= 1e-5 * exact.abs().max()
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("ins", "size"), [(64, (16, 16)), (70, (9, 13))])
+def test_in_bf16_the_gradient_of_what_enters_has_two_digits(
+    level: Level, ins: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_synapse, "multiplies_bf16", lambda: True)
+    layer, x = bsnn.BinaryConv2d(ins, 80, 3, padding=1), torch.randn(5, ins, *size)
+    grad, geometry = torch.randn(5, 80, *size), Geometry(padding=(1, 1))
+    with only(level), bsnn.precision("bf16"):
+        found = cpu.input_gradient(grad, layer.weight.bits, layer.weight.shape, size, geometry)
+        assert cpu.weight_gradient(grad, x, layer.weight.shape, geometry) is None
+        few = cpu.weight_gradient(grad, x * (x > 1), layer.weight.shape, geometry)
+    exact = F.conv_transpose2d(grad.double(), bsnn.signs(layer.weight).double(), padding=1)
+    assert found is not None
+    assert 1e-3 * exact.norm() < (found - exact).norm() < 0.02 * exact.norm()
+    assert few is not None
+
+
+def test_without_instructions_for_bf16_tiles_are_in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_synapse, "multiplies_bf16", lambda: False)
+    with bsnn.precision("bf16"):
+        for ours, exact in gradients(2, 64, 64, (8, 8), (1, 1)):
+            assert (ours - exact).norm() <= 2e-6 * exact.norm()
+
+
 def test_gradients_of_some_images_and_channels_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = gradients(5, 64, 80, (8, 12), (1, 1))
     monkeypatch.setattr(_tiles, "_POINTS", 1)
@@ -106,13 +131,20 @@ def test_the_room_of_tiles_lives_as_long_as_a_backward_pass() -> None:
     assert _tiles.rooms.own.floats.numel() == 0
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_gradient_that_is_not_finite_is_seen(value: float) -> None:
-    x, grad, shape = torch.randn(2, 64, 8, 8), torch.randn(2, 64, 8, 8), torch.Size((64, 64, 3, 3))
-    grad[1, 3, 4, 5] = value
+@pytest.mark.parametrize("channels", [64, 65])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38, float.fromhex("0x1.fffffep+127")])
+def test_a_gradient_that_is_not_finite_is_seen(
+    value: float, precision: str, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_synapse, "multiplies_bf16", lambda: True)
+    x, grad, shape = torch.randn(2, 64, 8, 8), torch.randn(2, channels, 8, 8), torch.Size((channels, 64, 3, 3))
+    grad[1, channels - 1, 4, 5] = value
     geometry = Geometry(padding=(1, 1))
     of_weight = cpu.weight_gradient(grad, x, shape, geometry)
-    of_input = cpu.input_gradient(grad, torch.zeros(8 * 64 * 9, dtype=torch.uint8), shape, (8, 8), geometry)
+    bits = torch.zeros(8 * channels * 9, dtype=torch.uint8)
+    with bsnn.precision(precision):
+        of_input = cpu.input_gradient(grad, bits, shape, (8, 8), geometry)
     for made in (of_weight, of_input):
         assert made is not None
         assert not made.isfinite().all()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bsnn.kernels.libraries import Level, Threads, load_libraries, program_with
 
 # `bsnn_training_version` of work.c.
-_VERSION = 4
+_VERSION = 5
 
 _threads = cache(Threads)
 

@@ -16,6 +16,8 @@ from bsnn.kernels._library import Function, fastest, library_for, run
 from bsnn.kernels._tiles import Tiles, at_points, input_tiling, num_tiles, rooms, tiles_pay, weight_tiling
 from bsnn.kernels.images import channels_as_rows, channels_last, empty_images
 from bsnn.kernels.operations import Geometry
+from bsnn.kernels.precision import precision
+from bsnn.kernels.torch_internals import multiplies_bf16
 
 # With fewer channels, bits of a word stay idle, and torch is as fast.
 _MIN_CHANNELS = 64
@@ -70,26 +72,28 @@ def _made(size: _Pair, kernel: _Pair, geometry: Geometry) -> _Pair:
 
 
 def input_gradient(grad: Tensor, bits: Tensor, shape: torch.Size, size: _Pair, geometry: Geometry) -> Tensor | None:
-    """See `operations.input_gradient`; None also if tiles do not pay."""
+    """See `operations.input_gradient`; None also if tiles do not pay. If bf16 is set, values at the points have it."""
     library, (outs, ins, *_) = library_for(grad), shape
     if library is None or library_for(bits, torch.uint8) is None or not tiles_pay(shape, size, geometry):
         return None
     if grad.shape[1:] != (outs, *_made(size, (3, 3), geometry)):
         return None  # torch says what is wrong
     made, padding = empty_images(grad, (len(grad), ins, *size)), geometry.padding
-    entering = Tiles(_pixels(grad), size, (2 - padding[0], 2 - padding[1]))
-    leaving = Tiles(channels_as_rows(made), size, (0, 0))
+    narrow = _in_bf16()
+    entering = Tiles(_pixels(grad), size, (2 - padding[0], 2 - padding[1]), narrow=narrow)
+    leaving = Tiles(channels_as_rows(made), size, (0, 0), narrow=narrow)
     tiling = input_tiling(len(grad), shape, size)
-    points, products, row = rooms.own.take(*tiling.room)
+    dtype = torch.bfloat16 if narrow else torch.float32
+    points, products, row = (room.view(dtype) for room in rooms.own.take(*tiling.room))
     for start in range(0, len(grad), tiling.images):
         images = slice(start, start + tiling.images)
         tiles = min(tiling.images, len(grad) - start) * num_tiles(size)
         entering.run(library, Function.PIXELS_TO_POINTS, images, points)
         for number in range(6):
             six = slice(6 * number, 6 * number + 6)
-            run(library, Function.SIGNS_TO_POINTS, bits, (ctypes.c_int32 * 3)(outs, ins, number), row)
-            product = at_points(products, tiles, ins)[six]
-            torch.bmm(at_points(points, tiles, outs)[six], row.view(6, outs, ins), out=product)
+            run(library, Function.SIGNS_TO_POINTS, bits, (ctypes.c_int32 * 4)(outs, ins, number, narrow), row)
+            product, weights = at_points(products, tiles, ins)[six], row[: 6 * outs * ins].view(6, outs, ins)
+            torch.bmm(at_points(points, tiles, outs)[six], weights, out=product)
         leaving.run(library, Function.POINTS_TO_PIXELS, images, products)
     return made
 
@@ -109,6 +113,8 @@ def weight_gradient(grad: Tensor, x: Tensor, shape: torch.Size, geometry: Geomet
     (room,) = rooms.own.take(sum(tiling.room))
     if _events.weight_gradient(library, grad, x, geometry, room, made):
         return made
+    if _in_bf16():
+        return None  # torch is as fast, and tiles would round each sum of a part of the images
     points, filters, products = room.split(tiling.room)
     for first in range(0, outs, tiling.channels):
         leaving = Tiles(grad, size, (0, 0), slice(first, first + tiling.channels))
@@ -123,6 +129,10 @@ def weight_gradient(grad: Tensor, x: Tensor, shape: torch.Size, geometry: Geomet
             torch.baddbmm(sums, *factors, beta=int(start > 0), out=sums)
         run(library, Function.POINTS_TO_TAPS, sums, (ctypes.c_int32 * 2)(leaving.channels, ins), made[first:])
     return made
+
+
+def _in_bf16() -> bool:
+    return precision() == "bf16" and multiplies_bf16()
 
 
 def tile_bytes(batch: int, shape: torch.Size, entering: _Pair, leaving: _Pair, geometry: Geometry) -> int:

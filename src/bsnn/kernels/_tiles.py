@@ -33,7 +33,7 @@ class _TileTable(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_int32)
-        for name in ("images", "height", "width", "channels", "step", "down", "across", "top", "left")
+        for name in ("images", "height", "width", "channels", "step", "down", "across", "top", "left", "narrow")
     ]
 
 
@@ -45,14 +45,17 @@ class Tiles:
         made: Height and width of what the tiles cover.
         before: Rows and columns by which the first tile begins before the image.
         channels: Some of its channels.
+        narrow: Whether values at the points are bf16 instead of single precision.
     """
 
-    def __init__(self, images: Tensor, made: _Pair, before: _Pair, channels: slice = slice(None)) -> None:
+    def __init__(
+        self, images: Tensor, made: _Pair, before: _Pair, channels: slice = slice(None), *, narrow: bool = False
+    ) -> None:
         _, height, width, step = images.shape
         down, across = -(-made[0] // 4), -(-made[1] // 4)
         self._images = images[..., channels]
         self.channels = self._images.shape[3]
-        self._table = _TileTable(0, height, width, self.channels, step, down, across, *before)
+        self._table = _TileTable(0, height, width, self.channels, step, down, across, *before, narrow)
 
     def run(self, library: ctypes.CDLL, function: Function, images: slice, points: Tensor) -> None:
         """Works on some of the images; `points` has room for at least as many."""

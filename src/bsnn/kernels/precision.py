@@ -1,4 +1,4 @@
-"""In which precision a GPU multiplies the weights of synapses.
+"""In which precision the weights of synapses are multiplied.
 
 Forward, a binary layer multiplies ±1 with whole numbers of 1/L: spikes (L = 1), or means of four of them (L = 4). TF32
 keeps eleven significant bits of each factor, all that these have, and adds in single precision, which is exact as long
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bsnn.errors import UserError
 from bsnn.kernels.switch import Switch
-from bsnn.kernels.torch_internals import mark
+from bsnn.kernels.torch_internals import mark, multiplies_bf16
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -42,8 +42,9 @@ def precision(name: str | None = None) -> str | AbstractContextManager[None]:
 
     `"fp32"`, the default, is single precision. `"tf32"` rounds factors to eleven significant bits on NVIDIA's GPUs from
     Ampere on, and changes nothing elsewhere; `"bf16"` rounds factors and results to eight, on any device. Forward
-    products of binary weights and spikes are exact whatever is set. A choice holds for all threads, from the call on
-    or, as a context manager, within it; a backward pass belongs in the same block as its forward pass.
+    products of one-bit weights and spikes are exact whatever is set; those of latent and real weights are rounded like
+    gradients. A choice holds for all threads, from the call on or, as a context manager, within it; a backward pass
+    belongs in the same block as its forward pass.
 
     Args:
         name: What to set; None only asks.
@@ -87,18 +88,20 @@ def is_exact(levels: int, products: int) -> bool:
 
 
 @contextmanager
-def multiplying_forward(x: Tensor, products: int, binary: bool) -> Iterator[None]:
-    """Within it, a product of weights and `x` is computed on tensor cores of a GPU if that is exact.
+def multiplying_forward(x: Tensor, products: int, binary: bool) -> Iterator[torch.dtype | None]:
+    """Within it, a product with one-bit weights is computed on tensor cores of a GPU if that is exact.
+
+    One with other weights is computed in the precision that is set; yields a type if factors are to be rounded to it.
 
     Args:
         x: What enters a synapse.
         products: Of which each output is a sum.
-        binary: Whether all weights are ±1.
+        binary: Whether weights have one bit each.
     """
     levels = levels_of(x)
     exact = binary and levels > 0 and is_exact(levels, products)
     with _tensor_cores(x, exact or _name != "fp32"):
-        yield
+        yield None if binary else _rounded(x)
 
 
 @contextmanager
@@ -108,9 +111,25 @@ def multiplying_backward(x: Tensor) -> Iterator[torch.dtype | None]:
     Args:
         x: A factor.
     """
-    rounded = torch.bfloat16 if _name == "bf16" and x.dtype == torch.float32 else None
     with _tensor_cores(x, _name != "fp32"):
-        yield rounded
+        yield _rounded(x)
+
+
+def _rounded(x: Tensor) -> torch.dtype | None:
+    return torch.bfloat16 if _name == "bf16" and x.dtype == torch.float32 else None
+
+
+def as_factor(x: Tensor, rounded: torch.dtype | None) -> Tensor:
+    """A factor of a product, rounded to a type; widened again if the device does not multiply numbers of that type."""
+    if rounded is None or x.dtype == rounded:
+        return x
+    narrow = x.to(rounded)
+    return narrow if x.device.type != "cpu" or multiplies_bf16() else narrow.to(x.dtype)
+
+
+def as_result(product: Tensor, rounded: torch.dtype | None, dtype: torch.dtype) -> Tensor:
+    """What came of such factors: rounded likewise, as numbers of `dtype`."""
+    return product if rounded is None else product.to(rounded).to(dtype)
 
 
 @contextmanager

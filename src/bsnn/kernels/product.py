@@ -4,7 +4,7 @@ Both are operators for the compiler, and what these make of images has its chann
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,14 @@ from bsnn.kernels import operations
 from bsnn.kernels.compiler import operator
 from bsnn.kernels.images import channels_last
 from bsnn.kernels.operations import Geometry
-from bsnn.kernels.precision import levels_of, mark_levels, multiplying_backward, multiplying_forward
+from bsnn.kernels.precision import (
+    as_factor,
+    as_result,
+    levels_of,
+    mark_levels,
+    multiplying_backward,
+    multiplying_forward,
+)
 from bsnn.kernels.torch_internals import constant
 
 Numbers = Sequence[int]
@@ -116,8 +123,9 @@ def product(
     if made is None:
         entering = mark_levels(x, levels) if levels else x
         number = shape[1] if moved is None else shape[1:].numel()
-        with multiplying_forward(entering, number, binary=bits is not None):
-            made = _in_torch(x, _dense(weight, bits, shape, dtype), moved)
+        with multiplying_forward(entering, number, binary=bits is not None) as rounded:
+            factors = as_factor(x, rounded), as_factor(_dense(weight, bits, shape, dtype), rounded)
+            made = as_result(_in_torch(*factors, moved), rounded, dtype)
     return made
 
 
@@ -165,38 +173,36 @@ def product_gradients(
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """See `gradients`, and for what describes the weights, `product`."""
     shape, moved = torch.Size(shape), _from_ints(geometry)
-    made: list[Tensor | None] = [None, None]
     grad, x = grad.to(dtype), x.to(dtype)
+    of_x = of_weights = None
     with multiplying_backward(grad) as rounded:
-        if rounded is not None:
-            grad, x = grad.to(rounded), x.to(rounded)
+        # Backends take numbers as they are; torch is given them rounded, if that is set.
+        factors = cache(lambda: (as_factor(grad, rounded), as_factor(x, rounded)))
         if of_input:  # first, so that dense weights and their gradient are never there together
-            made[0] = _input_gradient(grad, x, weight, bits, shape, moved).to(dtype)
+            if bits is not None and moved is not None:
+                of_x = operations.input_gradient(grad, bits, shape, (x.shape[2], x.shape[3]), moved)
+            if of_x is None:
+                dense = _dense(None if weight is None else as_factor(weight, rounded), bits, shape, factors()[0].dtype)
+                of_x = as_result(_input_gradient(*factors(), dense, moved), rounded, dtype)
         if of_weight:
-            made[1] = _weight_gradient(grad, x, shape, moved).to(dtype)
-    return made[0], made[1]
+            if moved is not None:
+                of_weights = operations.weight_gradient(grad, x, shape, moved)
+            if of_weights is None:
+                of_weights = as_result(_weight_gradient(*factors(), shape, moved), rounded, dtype)
+    return of_x, of_weights
 
 
-def _input_gradient(
-    grad: Tensor, x: Tensor, weight: Tensor | None, bits: Tensor | None, shape: torch.Size, geometry: Geometry | None
-) -> Tensor:
+def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, geometry: Geometry | None) -> Tensor:
     if geometry is None:
-        return grad @ _dense(weight, bits, shape, grad.dtype)
-    if bits is not None:
-        gradient = operations.input_gradient(grad, bits, shape, (x.shape[2], x.shape[3]), geometry)
-        if gradient is not None:
-            return gradient
-    return _through_convolution(grad, x, _dense(weight, bits, shape, grad.dtype), geometry, (True, False, False))[0]
+        return grad @ weight
+    return _through_convolution(grad, x, weight, geometry, (True, False, False))[0]
 
 
 def _weight_gradient(grad: Tensor, x: Tensor, shape: torch.Size, geometry: Geometry | None) -> Tensor:
     if geometry is None:
         return grad.reshape(-1, shape[0]).T @ x.reshape(-1, shape[1])
-    gradient = operations.weight_gradient(grad, x, shape, geometry)
-    if gradient is None:
-        shaped = grad.new_empty(()).expand(shape)  # only its shape is read
-        gradient = _through_convolution(grad, x, shaped, geometry, (False, True, False))[1].contiguous()
-    return gradient
+    shaped = grad.new_empty(()).expand(shape)  # only its shape is read
+    return _through_convolution(grad, x, shaped, geometry, (False, True, False))[1].contiguous()
 
 
 @operator("(Tensor grad) -> Tensor", lambda grad: grad.new_empty(grad.shape[-1]), lambda made: made)

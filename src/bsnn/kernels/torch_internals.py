@@ -6,6 +6,7 @@ No other module of training touches a name of torch that begins with an undersco
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -43,6 +44,16 @@ def mark(tensor: Tensor, name: str, value: Any) -> Tensor:
     marked = tensor.view_as(tensor) if torch.compiler.is_compiling() else tensor
     setattr(marked, name, value)
     return marked
+
+
+@cache
+def multiplies_bf16() -> bool:
+    """Whether the CPU has instructions for bf16; without them torch's convolutions would take a hundred times as long.
+
+    torch tells it in public for GPUs only.
+    """
+    supported: Callable[[], bool] | None = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is not None and torch.backends.mkldnn.is_available() and supported()
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:

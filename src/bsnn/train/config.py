@@ -133,7 +133,9 @@ class Config:
         ),
     )
     precision: Literal["fp32", "tf32", "bf16"] = _setting(
-        "fp32", "of the synapses' gradients: single; or fewer digits, in tf32 on NVIDIA's GPUs, or in bf16"
+        "fp32",
+        "of the synapses' gradients, and of products with latent or real weights: single; or fewer digits, in tf32 on "
+        "NVIDIA's GPUs, or in bf16",
     )
     batchnorm: Literal["step", "sequence"] = _setting(
         "step",

@@ -211,7 +211,7 @@ def _teacher(path: Path, config: Config) -> tuple[Teacher, list[str]]:
             f"the teacher {path} was trained with another --train-samples, --validation-samples or --group, so it may "
             "have learned samples that are held out here, which makes validation look better than it is"
         )
-    return Teacher(trained.net, trained.spec, trained.time_steps, config.teacher_share), notes
+    return Teacher(trained.net, trained.spec, trained.time_steps, config.teacher_share, other.precision), notes
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from bsnn.data.spec import DataSpec
 from bsnn.errors import UserError
+from bsnn.kernels.precision import precision
 from bsnn.nn.neuron import Stateful
 from bsnn.online.evaluate import predict
 from bsnn.train.config import Config
@@ -57,10 +58,11 @@ class Teacher:
         spec: What it takes.
         time_steps: How often it is shown a still sample.
         share: Of its answers in the labels.
+        computes_in: The precision that it was trained in, and answers in.
     """
 
-    def __init__(self, net: Stateful, spec: DataSpec, time_steps: int, share: float) -> None:
-        self.net, self.spec, self.share = net.eval(), spec, share
+    def __init__(self, net: Stateful, spec: DataSpec, time_steps: int, share: float, computes_in: str = "fp32") -> None:
+        self.net, self.spec, self.share, self._computes_in = net.eval(), spec, share, computes_in
         self._frames = None if spec.kind == "event" else time_steps
 
     def check(self, spec: DataSpec) -> None:
@@ -75,7 +77,7 @@ class Teacher:
 
     def targets(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Labels `[B]`, or distributions `[B, classes]`, and its answers to the inputs, as distributions."""
-        with torch.no_grad():
+        with torch.no_grad(), precision(self._computes_in):
             summed = predict(self.net, inputs, self._frames)
             answers = (summed / (self._frames or len(inputs))).softmax(1)
         classes = F.one_hot(labels, answers.shape[1]) if labels.dim() == 1 else labels

@@ -28,6 +28,7 @@ typedef struct {
     int32_t step;         /* channels from one pixel to the next */
     int32_t down, across; /* tiles of an image */
     int32_t top, left;    /* rows and columns that the first tile begins outside of the image */
+    int32_t narrow;       /* 1: values at the points are bf16 */
 } bsnn_tiles;
 
 /* A convolution of 3 by 3 taps and stride 1, by its events. */
@@ -57,10 +58,10 @@ void bsnn_rows(const bsnn_synapse *s, const uint8_t *bits, uint8_t *rows, int32_
 int32_t bsnn_currents(const bsnn_synapse *s, const uint8_t *rows, const float *spikes, float *currents,
                       uint8_t *workspace, int32_t rank, int32_t threads);
 void bsnn_signs(const uint8_t *bits, const int64_t *number, float *signs, int32_t rank, int32_t threads);
-void bsnn_pixels_to_points(const bsnn_tiles *k, const float *x, float *out, int32_t rank, int32_t threads);
+void bsnn_pixels_to_points(const bsnn_tiles *k, const float *x, void *out, int32_t rank, int32_t threads);
 void bsnn_filters_to_points(const bsnn_tiles *k, const float *x, float *out, int32_t rank, int32_t threads);
-void bsnn_points_to_pixels(const bsnn_tiles *k, float *x, const float *products, int32_t rank, int32_t threads);
-void bsnn_signs_to_points(const uint8_t *bits, const int32_t *shape, float *out, int32_t rank, int32_t threads);
+void bsnn_points_to_pixels(const bsnn_tiles *k, float *x, const void *products, int32_t rank, int32_t threads);
+void bsnn_signs_to_points(const uint8_t *bits, const int32_t *shape, void *out, int32_t rank, int32_t threads);
 void bsnn_points_to_taps(const float *products, const int32_t *shape, float *out, int32_t rank, int32_t threads);
 int32_t bsnn_event_lanes(void); /* output channels that are worked on at a time */
 void bsnn_count_events(const bsnn_event_table *k, const float *x, int32_t *counts, int32_t rank, int32_t threads);

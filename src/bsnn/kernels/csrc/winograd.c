@@ -6,11 +6,15 @@
    values at the points from pixels and from bits, and pixels and taps from values.
 
    The points are 0, ±a, ±b and infinity with a = 5/8 and b = 3/2, whose squares are exact in few bits; the usual 1 and 2
-   lose more than twice as much to rounding. */
+   lose more than twice as much to rounding. Values at the points are single precision or, if less is asked for, bf16. */
 
 #include "train.h"
 
 #include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 enum { LANES = 16, POINTS = 6, ALL_POINTS = 36, TILE = 4, TAPS = 3 };
 
@@ -99,6 +103,57 @@ static inline void store(float *to, const lanes from, int32_t number)
     memcpy(to, from, number == LANES ? sizeof(lanes) : (size_t)number * sizeof *from);
 }
 
+/* Values at a point: single precision or, if `narrow`, bf16, the upper half of a float; what is not a number stays so. */
+static inline void store_points(void *points, size_t at, const lanes from, int32_t number, int narrow)
+{
+    uint16_t halves[LANES];
+    uint32_t bits[LANES];
+    int n;
+    if (!narrow) {
+        store((float *)points + at, from, number);
+        return;
+    }
+#if defined(__AVX512F__)
+    if (number == LANES) {
+        const __m512 values = _mm512_loadu_ps(from);
+        const __m512i all = _mm512_castps_si512(values), high = _mm512_srli_epi32(all, 16);
+        const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+        const __m512i moved = _mm512_add_epi32(all, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        const __mmask16 no_number = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+        const __m512i rounded = _mm512_mask_mov_epi32(_mm512_srli_epi32(moved, 16), no_number, _mm512_set1_epi32(0x7fc0));
+        _mm256_storeu_si256((__m256i *)((uint16_t *)points + at), _mm512_cvtepi32_epi16(rounded));
+        return;
+    }
+#endif
+    memcpy(bits, from, sizeof bits);
+    EACH {
+        const uint32_t rounded = (bits[n] + 0x7fff + (bits[n] >> 16 & 1)) >> 16; /* ties to even */
+        halves[n] = (uint16_t)((bits[n] & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
+    }
+    memcpy((uint16_t *)points + at, halves, number == LANES ? sizeof halves : (size_t)number * sizeof *halves);
+}
+
+static inline void load_points(lanes to, const void *points, size_t at, int32_t number, int narrow)
+{
+    uint16_t halves[LANES] = {0};
+    uint32_t bits[LANES];
+    int n;
+    if (!narrow) {
+        load(to, (const float *)points + at, number);
+        return;
+    }
+#if defined(__AVX512F__)
+    if (number == LANES) {
+        const __m256i half = _mm256_loadu_si256((const __m256i *)((const uint16_t *)points + at));
+        _mm512_storeu_ps(to, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)));
+        return;
+    }
+#endif
+    memcpy(halves, (const uint16_t *)points + at, number == LANES ? sizeof halves : (size_t)number * sizeof *halves);
+    EACH bits[n] = (uint32_t)halves[n] << 16;
+    memcpy(to, bits, sizeof bits);
+}
+
 static int32_t channels_at(const bsnn_tiles *k, int32_t channel)
 {
     return k->channels - channel < LANES ? k->channels - channel : LANES;
@@ -106,7 +161,8 @@ static int32_t channels_at(const bsnn_tiles *k, int32_t channel)
 
 /* Values at all points of every tile, out[points][images · down · across][channels], for this thread's part of the tiles.
    `side` is 6 for pixels and 4 for a filter; what lies outside of the image is zero. */
-static void from_images(const bsnn_tiles *k, const float *x, float *out, int32_t side, int32_t rank, int32_t threads)
+static inline void from_images(const bsnn_tiles *k, const float *x, void *out, int32_t side, int narrow, int32_t rank,
+                               int32_t threads)
 {
     const int64_t tiles = (int64_t)k->images * k->down * k->across;
     const size_t plane = (size_t)tiles * (size_t)k->channels;
@@ -118,7 +174,7 @@ static void from_images(const bsnn_tiles *k, const float *x, float *out, int32_t
         int32_t channel, i, j;
         for (channel = 0; channel < k->channels; channel += LANES) {
             const int32_t number = channels_at(k, channel);
-            float *const to = out + (size_t)tile * (size_t)k->channels + channel;
+            const size_t to = (size_t)tile * (size_t)k->channels + (size_t)channel;
             lanes values[ALL_POINTS];
             for (i = 0; i < side; i++)
                 for (j = 0; j < side; j++) {
@@ -139,23 +195,26 @@ static void from_images(const bsnn_tiles *k, const float *x, float *out, int32_t
                     taps_to_points(values + j, POINTS, TILE, values + j, POINTS);
             }
             for (i = 0; i < ALL_POINTS; i++)
-                store(to + (size_t)i * plane, values[i], number);
+                store_points(out, to + (size_t)i * plane, values[i], number, narrow);
         }
     }
 }
 
-void bsnn_pixels_to_points(const bsnn_tiles *k, const float *x, float *out, int32_t rank, int32_t threads)
+void bsnn_pixels_to_points(const bsnn_tiles *k, const float *x, void *out, int32_t rank, int32_t threads)
 {
-    from_images(k, x, out, POINTS, rank, threads);
+    if (k->narrow)
+        from_images(k, x, out, POINTS, 1, rank, threads);
+    else
+        from_images(k, x, out, POINTS, 0, rank, threads);
 }
 
 void bsnn_filters_to_points(const bsnn_tiles *k, const float *x, float *out, int32_t rank, int32_t threads)
 {
-    from_images(k, x, out, TILE, rank, threads);
+    from_images(k, x, out, TILE, 0, rank, threads);
 }
 
 /* Images from products at all points; the reverse of `bsnn_pixels_to_points`. */
-void bsnn_points_to_pixels(const bsnn_tiles *k, float *x, const float *products, int32_t rank, int32_t threads)
+void bsnn_points_to_pixels(const bsnn_tiles *k, float *x, const void *products, int32_t rank, int32_t threads)
 {
     const int64_t tiles = (int64_t)k->images * k->down * k->across;
     const size_t plane = (size_t)tiles * (size_t)k->channels;
@@ -167,10 +226,10 @@ void bsnn_points_to_pixels(const bsnn_tiles *k, float *x, const float *products,
         int32_t channel, i, j;
         for (channel = 0; channel < k->channels; channel += LANES) {
             const int32_t number = channels_at(k, channel);
-            const float *const from = products + (size_t)tile * (size_t)k->channels + channel;
+            const size_t from = (size_t)tile * (size_t)k->channels + (size_t)channel;
             lanes values[ALL_POINTS];
             for (i = 0; i < ALL_POINTS; i++)
-                load(values[i], from + (size_t)i * plane, number);
+                load_points(values[i], products, from + (size_t)i * plane, number, k->narrow);
             for (j = 0; j < POINTS; j++)
                 points_to_results(values + j, POINTS, TILE);
             for (i = 0; i < TILE; i++)
@@ -205,9 +264,9 @@ static void load_codes(const uint8_t *bits, size_t first, int32_t number, int32_
     }
 }
 
-/* Values of all filters, turned by half a circle, at the six points of a row, out[6][outs][ins]; `shape` is outs, ins and
-   the row. */
-void bsnn_signs_to_points(const uint8_t *bits, const int32_t *shape, float *out, int32_t rank, int32_t threads)
+/* Values of all filters, turned by half a circle, at the six points of a row, out[6][outs][ins]; `shape` is outs, ins, the
+   row, and 1 for bf16. */
+void bsnn_signs_to_points(const uint8_t *bits, const int32_t *shape, void *out, int32_t rank, int32_t threads)
 {
     static const float WEIGHTS[POINTS][TAPS] = {
         {AT_0, 0, 0},
@@ -234,7 +293,7 @@ void bsnn_signs_to_points(const uint8_t *bits, const int32_t *shape, float *out,
                                   by[2] * (float)((codes[n] >> (2 - i) & 1) * 2 - 1);
             taps_to_points(taps, 1, TAPS, values, 1);
             for (i = 0; i < POINTS; i++)
-                store(out + (size_t)i * plane + first, values[i], number);
+                store_points(out, (size_t)i * plane + first, values[i], number, shape[3]);
         }
 }
 
