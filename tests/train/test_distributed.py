@@ -175,7 +175,8 @@ def check_on_two_processes_training_equals_one_process(world: World) -> None:
 def check_on_two_processes_without_shared_statistics_they_stay_identical(world: World) -> None:
     run = Trainer(TINY, *load_data(TINY, None), world)
     run.train_epoch(lambda: run.state() and None)
-    run.finish_epoch()
+    of_all = run.finish_epoch()["processor_seconds"]
+    assert summed([of_all], world) == [world.size * of_all]
     run.state()
 
 

@@ -23,7 +23,7 @@ class EpochMetrics(TypedDict):
     seconds: float
     """Spent on training, without evaluation."""
     processor_seconds: NotRequired[float]
-    """The same in time of the processors, by all threads of the first process; older runs do not have it."""
+    """The same in time of the processors, by all threads of all processes; older runs do not have it."""
     peak_bytes: int
     """The most memory that the process has held so far."""
     warnings: list[str]
@@ -134,14 +134,14 @@ class Tally:
         """Share of the samples with a class that got it."""
         return self.correct / max(self.judged, 1)
 
-    def add_time(self, clock: float, processor: float) -> tuple[float, float]:
-        """Adds the time since these readings of `time.perf_counter` and `time.process_time`; returns new ones."""
-        now = time.perf_counter(), time.process_time()
-        self.seconds += now[0] - clock
-        self.processor_seconds += now[1] - processor
+    def add_time(self, since: float) -> float:
+        """Adds the time since a reading of `time.perf_counter`; returns a new one."""
+        now = time.perf_counter()
+        self.seconds += now - since
         return now
 
-    def add(self, loss: float, seen: float, correct: float, judged: float) -> None:
+    def add(self, loss: float, seen: float, correct: float, judged: float, processor_seconds: float) -> None:
         """Adds the sums of a batch."""
         self.loss, self.seen = self.loss + loss, self.seen + seen
         self.correct, self.judged = self.correct + correct, self.judged + judged
+        self.processor_seconds += processor_seconds

@@ -157,6 +157,8 @@ class Trainer:
         self.tally = Tally(flips=[0] * len(self._binary))
         # Of the batch at work, on their device.
         self._flips: dict[BinaryParameter, Tensor | int] = {}
+        # The time of this process's processor up to which the tally has it.
+        self._processor = time.process_time()
 
     @property
     def frames(self) -> int | None:
@@ -228,7 +230,7 @@ class Trainer:
         if self.method is not None and not self.batches:
             self.method.start(self)
         self.net.train()
-        since = time.perf_counter(), time.process_time()
+        since, self._processor = time.perf_counter(), time.process_time()
         with precision(self.config.precision):
             for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
                 if (self.epoch - stage.start) * len(self.train_loader) + self.batch < 2:
@@ -238,7 +240,7 @@ class Trainer:
                     self.tally.training_bytes = max(held, self.tally.training_bytes)
                 else:
                     self._train_batch(inputs, labels)
-                since = self.tally.add_time(*since)
+                since = self.tally.add_time(since)
                 after_batch()
 
     def _train_batch(self, inputs: Tensor, labels: Tensor) -> None:
@@ -277,7 +279,9 @@ class Trainer:
             schedule.step()
         # The sums of all processes, so that any number of them can go on from a checkpoint.
         loss_sum = float(outcome.loss) / share * len(labels)
-        sums = summed([loss_sum, len(labels), *judged(outcome.logits, labels)], self.world)
+        before, self._processor = self._processor, time.process_time()
+        sums = [loss_sum, len(labels), *judged(outcome.logits, labels), self._processor - before]
+        sums = summed(sums, self.world)
         if not np.isfinite(sums[0]):
             raise Diverged(f"the loss in {place}")
         tally.add(*sums)
