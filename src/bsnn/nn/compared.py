@@ -173,4 +173,4 @@ class Rectifier(Neuron):
 
     def fire(self, current: Tensor, past: LIFState) -> tuple[Tensor, LIFState]:
         """See `Neuron.fire`."""
-        return current.clamp(min=0), past
+        return current.relu(), past
