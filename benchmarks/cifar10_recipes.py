@@ -4,9 +4,11 @@
 
 Each recipe is trained on one thread, as it is, on all 50,000 training images. Accuracies are plain: every test image
 once, the network after its last epoch; `flip_averaged` also shows the network the mirror image and adds the outputs.
-Times include that of the teacher, if the recipe has one. Every run is a run directory in RUNS: a finished one is not
-trained again, an interrupted one goes on. What is finished goes into results/cifar10_recipes.json; what was measured
-before stays.
+Times include that of the teacher, if the recipe has one. Every run is a run directory in RUNS, such as
+cifar10-medium-s0: a finished one is not trained again, an interrupted one goes on. So a run can be trained by two
+processes first, `torchrun --nproc-per-node 2 -m bsnn train cifar10-medium --seed 0 --out RUNS/cifar10-medium-s0`; their
+times are added. What is finished goes into results/cifar10_recipes.json; what was measured before stays, also other
+seeds of the same recipe.
 """
 
 import argparse
@@ -57,6 +59,7 @@ def measure(name: str, seed: int, data: str, out: Path) -> dict[str, Any]:
     epochs = [epoch for history in histories for epoch in history]
     line = {
         "seed": seed,
+        "processes": json.loads((run / "config.json").read_text())["computed_by"][-1]["processes"],
         "test_accuracy": bsnn.train.evaluate_run(run, data)["test_accuracy"],
         "deployed_accuracy": accuracy(engine.predict, batches(engine, images)).accuracy,
         "flip_averaged": accuracy(with_mirror_image, batches(engine, images)).accuracy,
@@ -81,19 +84,22 @@ def main() -> None:
     for name in options.recipes:
         runs = [measure(name, seed, options.data, options.out) for seed in options.seeds]
         config, rows = recipe(name), json.loads(RESULTS.read_text())["recipes"] if RESULTS.exists() else {}
-        row = {
+        trained = {
             "model": config.model,
             "plan": written(config.plan),
             "time_steps": config.time_steps,
             "epochs": config.epochs,
             "stages": written(config.stages),
             "teacher": config.teacher or None,
-            "runs": runs,
-            "mean_test_accuracy": statistics.mean(run["test_accuracy"] for run in runs),
         }
+        before = rows.get(name, {})
+        if trained.items() <= before.items():
+            runs += [run for run in before["runs"] if run["seed"] not in options.seeds]
+        runs.sort(key=lambda run: run["seed"])
+        row = {**trained, "runs": runs, "mean_test_accuracy": statistics.mean(run["test_accuracy"] for run in runs)}
         result = {
             "command": "python benchmarks/cifar10_recipes.py --data DIR",
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread",
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread per process",
             "versions": {"bsnn": bsnn.__version__, "python": platform.python_version(), "torch": torch.__version__},
             "choice": CHOICE,
             "recipes": {**rows, name: row},

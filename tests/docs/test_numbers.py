@@ -141,9 +141,14 @@ def cifar10_recipes(found: Any) -> list[str]:
             for key, digits in (("test_accuracy", ".4f"), ("deployed_accuracy", ".4f"), ("processor_minutes", ".0f"))
         )
         seeds = " and ".join(str(run["seed"]) for run in row["runs"])
+        processes = {run["processes"] for run in row["runs"]}
+        by = {1: "on one thread", 2: "on two processes of one thread each"}[processes.pop()]
+        assert not processes
+        several = len(row["runs"]) > 1
+        mean = f"mean {row['mean_test_accuracy']:.4f} ({accuracies})" if several else accuracies
         words += [
-            f"CIFAR-10 by `{name}`, on one thread, all test images, seeds {seeds} | mean "
-            f"{row['mean_test_accuracy']:.4f} ({accuracies}) after {minutes} minutes of processor time",
+            f"CIFAR-10 by `{name}`, {by}, all test images, seed{'s' * several} {seeds} | {mean} after {minutes} "
+            "minutes of processor time",
             f"; as model files of {row['runs'][0]['bytes'] / 1000:.0f} kB {deployed} |",
         ]
     return words
