@@ -94,7 +94,8 @@ SMALL = {
             _RESIDUAL,
             plan=(64, 64, "down", 128, 128, "down", 256, 256, "down", 512, 512),
             teacher="cifar10-teacher",
-            epochs=40,
+            epochs=36,
+            evaluation_interval=4,
         ),
     ),
     "cifar10-narrow": Recipe(
