@@ -209,11 +209,15 @@ def _small_recipes(result: dict[str, Any], link: str) -> str:
             row["classes"],
             _percent(row["baselines"]["nearest_centroid"]),
             _percent(row["baselines"]["logistic_regression"]),
-            ", ".join(f"{_percent(run['test_accuracy'])} (seed {run['seed']})" for run in row["runs"]),
+            *(
+                ", ".join(f"{_percent(run['test_accuracy'])} (seed {run['seed']})" for run in runs) or "not measured"
+                for runs in (row["runs"], row.get("with_settings_of_cifar10_small", []))
+            ),
         ]
         for name, row in result["recipes"].items()
     ]
     columns = ["recipe", "samples, train / test", "classes", "nearest centroid", "logistic regression", "ours"]
+    columns.append("with the settings of `cifar10-small`")
     text = f"`{result['command']}`, {result['machine']}; [small_recipes.json]({link})"
     return (
         f"## Small recipes on real files\n\nTest accuracy, %. {result['note']}\n\n"
