@@ -210,7 +210,7 @@ def _small_recipes(result: dict[str, Any], link: str) -> str:
             _percent(row["baselines"]["nearest_centroid"]),
             _percent(row["baselines"]["logistic_regression"]),
             *(
-                ", ".join(f"{_percent(run['test_accuracy'])} (seed {run['seed']})" for run in runs) or "not measured"
+                ", ".join(f"{_percent(run['test_accuracy'])} (seed {run['seed']})" for run in runs) or "–"
                 for runs in (row["runs"], row.get("with_settings_of_cifar10_small", []))
             ),
         ]

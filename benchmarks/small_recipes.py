@@ -8,7 +8,7 @@ DIR holds the folders speech_commands, nmnist and tiny_imagenet; a part of each 
 normalized inputs as the network does, without augmentation, those of events summed over time: nearest class
 centroid, and scikit-learn's logistic regression on standardized inputs (C = 1e-3). `--choose` compares the settings
 below on a held-out fifth of the training samples and does not read the test samples; the recipe then holds the best.
-`--carry` trains with all settings of cifar10-small instead of the recipe's own, to see if they suit CIFAR-10 alone.
+imagenet-small has all settings of cifar10-small; `--carry` trains the words with them too: they may suit images alone.
 Every run is a run directory in RUNS: a finished one is not trained again, an interrupted one goes on. Writes
 results/small_recipes.json.
 """
@@ -41,13 +41,16 @@ NOTE = (
     "training samples that were held out (`choice` in the file); they are measured with other seeds. "
     "speech-commands-small was not adjusted, and measured before its sounds were augmented."
 )
+WORDS = "speech-commands-small"
 FOLDERS = {
-    "speech-commands-small": "speech_commands",
+    WORDS: "speech_commands",
     "nmnist-small": "nmnist",
     "imagenet-small": "tiny_imagenet",
 }
 _NARROW, _WIDE = (16, "pool", 32, "pool", 64), (32, "pool", 64, "pool", 128)
+_BEFORE = {"threshold": 1.0, "precision": "fp32", "statistics_batches": 10}
 _PLAIN = {
+    **_BEFORE,
     "model": "vgg",
     "plan": (32, "pool", 64, "pool", 128, "pool", 256),
     "first_layer": "learned",
@@ -72,6 +75,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {**_PLAIN, "epochs": 40},
         {**_PLAIN, "epochs": 40, "crop_padding": 4, "flip": True},
         {"epochs": 24},
+        {**_BEFORE, "learning_rate": 0.3, "epochs": 24},
     ],
 }
 
@@ -106,18 +110,15 @@ def choose(name: str, folder: str, out: Path) -> dict[str, Any]:
     return {"held_out": held_out, "tried": tried, "best": max(tried, key=lambda one: one["held_out_accuracy"])}
 
 
-def carry(name: str, folder: str, out: Path, seeds: list[int]) -> list[dict[str, Any]]:
-    """The settings of cifar10-small on the data of a recipe, unchanged but for mirror images, which no sound has."""
-    own, carried = recipe(name), recipe("cifar10-small")
-    of_data = {"dataset": own.dataset, "image_size": own.image_size}
-    if own.dataset == "speech_commands":
-        of_data |= {"flip": False, "alternating_flip": False}
+def carry(folder: str, out: Path, seeds: list[int]) -> list[dict[str, Any]]:
+    """The settings of cifar10-small on words, unchanged but for mirror images, which no sound has."""
+    of_sounds = {"dataset": "speech_commands", "flip": False, "alternating_flip": False}
     runs = []
     for seed in seeds:
-        config = dataclasses.replace(carried, **of_data, seed=seed)
-        done = train(config, out / f"{name}-carried-s{seed}", data=folder, resume=True)
+        config = dataclasses.replace(recipe("cifar10-small"), **of_sounds, seed=seed)
+        done = train(config, out / f"{WORDS}-carried-s{seed}", data=folder, resume=True)
         runs.append({"seed": seed, "test_accuracy": done["test_accuracy"]})
-        print(f"{name} with the settings of cifar10-small: {runs[-1]}", flush=True)
+        print(f"{WORDS} with the settings of cifar10-small: {runs[-1]}", flush=True)
     return runs
 
 
@@ -150,17 +151,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--choose", action="store_true", help="compare settings on held-out training samples")
-    action.add_argument("--carry", action="store_true", help="train with the settings of cifar10-small")
+    action.add_argument("--carry", action="store_true", help="train the words with the settings of cifar10-small")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.recipes:
         folder = str(options.data / FOLDERS[name])
-        if options.carry:
-            part = {"with_settings_of_cifar10_small": carry(name, folder, options.out, options.seeds)}
-        elif not options.choose:
-            part = measure(name, folder, options.out, options.seeds)
-        elif name in SETTINGS:
+        if options.carry and name == WORDS:
+            part = {"with_settings_of_cifar10_small": carry(folder, options.out, options.seeds)}
+        elif options.choose and name in SETTINGS:
             part = {"choice": choose(name, folder, options.out)}
+        elif not (options.carry or options.choose):
+            part = measure(name, folder, options.out, options.seeds)
         else:
             continue
         # What was measured before stays, so that one recipe can be measured again.

@@ -109,15 +109,7 @@ SMALL = {
     ),
     "imagenet-small": Recipe(
         "An ImageNet-like folder, such as Tiny ImageNet, on one CPU core: 32 × 32 pixels, T = 1.",
-        replace(
-            _RESIDUAL,
-            dataset="imagenet",
-            image_size=32,
-            threshold=1.0,
-            precision="fp32",
-            learning_rate=0.3,
-            statistics_batches=10,
-        ),
+        replace(_RESIDUAL, dataset="imagenet", image_size=32),
     ),
     "dvs-cifar10-small": Recipe(
         "DVS-CIFAR10 on two CPU cores: a narrow network, five frames.",
