@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import statistics
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from bsnn.cli._runs import export_run
 from bsnn.data.accuracy import accuracy
 from bsnn.deploy.files import batches
 from bsnn.paper.recipes import recipe
+from bsnn.train.config import Config
 from bsnn.train.fields import written
 from bsnn.train.loop import train
 
@@ -41,6 +42,12 @@ CHOICE = (
 
 def _history(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The fields that differ from the defaults, as JSON gives them back."""
+    usual = asdict(Config())
+    return json.loads(json.dumps({key: value for key, value in asdict(config).items() if value != usual[key]}))
 
 
 def measure(name: str, seed: int, data: str, out: Path) -> dict[str, Any]:
@@ -91,6 +98,8 @@ def main() -> None:
             "epochs": config.epochs,
             "stages": written(config.stages),
             "teacher": config.teacher or None,
+            # Without them, seeds of former settings would count as seeds of the recipe.
+            "settings": _settings(config),
         }
         before = rows.get(name, {})
         if trained.items() <= before.items():

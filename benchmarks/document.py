@@ -216,8 +216,9 @@ def _small_recipes(result: dict[str, Any], link: str) -> str:
         ]
         for name, row in result["recipes"].items()
     ]
-    columns = ["recipe", "samples, train / test", "classes", "nearest centroid", "logistic regression", "ours"]
-    columns.append("with the settings of `cifar10-small`")
+    baselines = ["nearest centroid", "logistic regression"]
+    carried = "with the settings of `cifar10-small`"
+    columns = ["recipe", "samples, train / test", "classes", *baselines, "ours", carried]
     text = f"`{result['command']}`, {result['machine']}; [small_recipes.json]({link})"
     return (
         f"## Small recipes on real files\n\nTest accuracy, %. {result['note']}\n\n"

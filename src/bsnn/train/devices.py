@@ -16,7 +16,7 @@ from bsnn.train.recipes import SMALL, Recipe
 _MOMENTUM = {"learning_rate": 0.05, "sgd_momentum": 0.9, "nesterov": True}
 _LONGER = {"epochs": 60} | _MOMENTUM
 
-# For images and more RAM, the kind of network of imagenet-small; its neurons fire at 1, so the rate is lower.
+# For images and more RAM, the kind of network of imagenet-small, with a lower rate: the threshold is 1 here.
 _OF_NETWORK = ("time_steps", "model", "first_layer", "gradient", "sgd_momentum", "nesterov", "warmup")
 _RESIDUAL = {name: getattr(SMALL["imagenet-small"].config, name) for name in _OF_NETWORK} | {"learning_rate": 0.3}
 
