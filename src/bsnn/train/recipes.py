@@ -95,7 +95,7 @@ SMALL = {
             plan=(64, 64, "down", 128, 128, "down", 256, 256, "down", 512, 512),
             gamma=0.01,
             bias_correction=True,
-            epochs=72,
+            epochs=32,
             evaluation_interval=4,
         ),
     ),
