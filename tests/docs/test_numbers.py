@@ -397,7 +397,7 @@ def test_the_headlines_of_the_readme_are_what_was_measured() -> None:
     peak = ratio(training, "peak_bytes", "tbso", 128, peer)
     speed = 1 / ratio(training, "step_seconds", "tbso", 128, peer)
     accuracy = {name: f"{m['test_accuracy']['mean']:.3f}" for name, m in result("cifar10_methods")["methods"].items()}
-    small = result("cifar10_recipes")["recipes"]["cifar10-small"]
+    recipes = [result("cifar10_recipes")["recipes"][name] for name in ("cifar10-small", "cifar10-medium")]
     size, *_ = result("sizes")["networks"].values()
     engine = [p for p in result("inference")["points"] if p["network"] == "random VGG-11 at 15%"]
     ratios = extremes(p["ratio"] for p in engine if (p["kernel"], p["threads"]) == ("avx512", 1))
@@ -407,8 +407,11 @@ def test_the_headlines_of_the_readme_are_what_was_measured() -> None:
         f"{lengths['tbso']:.2f} times; BPTT {lengths['bptt']:.1f} times",
         f"{peak:.2f} times the memory, {speed:.2f} times as fast",
         f"{accuracy['tbso']}; latent weights {accuracy['latent']}, real weights {accuracy['real']}",
-        f"{small['mean_test_accuracy']:.3f} after "
-        f"{statistics.mean(run['processor_minutes'] for run in small['runs']):.0f} minutes",
+        *(
+            f"{row['mean_test_accuracy']:.3f} after "
+            f"{statistics.mean(run['processor_minutes'] for run in row['runs']):.0f} minutes"
+            for row in recipes
+        ),
         f"{size['real_bytes'] / 1e6:.2f} MB and {size['stored_bytes'] / 1e6:.2f} MB",
         f"{ratios} times as fast",
         differ,

@@ -89,7 +89,7 @@ SMALL = {
         ),
     ),
     "cifar10-medium": Recipe(
-        "CIFAR-10 on two CPU cores in some hours: a residual network at full resolution, T = 1.",
+        "CIFAR-10 on one CPU core in some hours: a residual network at full resolution, T = 1.",
         replace(
             _RESIDUAL,
             plan=(64, 64, "down", 128, 128, "down", 256, 256, "down", 512, 512),
