@@ -45,6 +45,25 @@ def test_the_network_is_its_formula() -> None:
     torch.testing.assert_close(net(x, None)[0], expected)
 
 
+def test_maximum_pooling_is_between_blocks() -> None:
+    torch.manual_seed(0)
+    plan = (2, "max", 4, "max", 4)
+    net, x = residual(plan, in_channels=1, num_classes=3), torch.randn(4, 1, 9, 8)
+    between = {}
+    for name in ("norm", "block1", "pool1", "pool2", "block2"):
+        getattr(net, name).register_forward_hook(
+            lambda _, inputs, output, name=name: between.update({name: (inputs[0], output)})
+        )
+    net(x, None)
+    assert torch.equal(between["pool1"][1], F.max_pool2d(between["norm"][1], 2))
+    assert between["block1"][0] is between["pool1"][1]
+    assert between["block1"][1][0].shape == (4, 4, 4, 4)
+    assert between["block2"][1][0].shape == (4, 4, 2, 2)
+    assert net.minimum_size == 4
+    halved = residual((2, "down", 4, "down", 4), in_channels=1, num_classes=3)
+    assert bsnn.model_size(net) == bsnn.model_size(halved)
+
+
 def test_the_plan_counts_stem_blocks_and_halvings() -> None:
     net = residual((64, "down", 128, 128, "down", 256, 256, "down", 512, 512))
     assert bsnn.model_size(net).binary_weights == 4_644_864
@@ -77,11 +96,14 @@ def test_any_width_keeps_the_multiples(width: float, channels: list[int]) -> Non
     [
         ((), "received none; expected the stem's channels first"),
         (("down",), "received down; expected the stem's channels first"),
-        (("down", "down", 8), "a number of channels after each 'down'"),
-        ((8, "down"), "a number of channels after each 'down'"),
-        ((8, "down", "down", 8), "a number of channels after each 'down'"),
-        ((8, "pool", 16), "channel numbers and 'down', such as 64,down,128,128"),
-        ((8, -8), "channel numbers and 'down'"),
+        (("down", "down", 8), "a number of channels after each 'max' and 'down'"),
+        ((8, "down"), "a number of channels after each 'max' and 'down'"),
+        ((8, "down", "down", 8), "a number of channels after each 'max' and 'down'"),
+        (("max", 8, 8), "received max,8,8; expected the stem's channels first"),
+        ((8, "max"), "a number of channels after each 'max' and 'down'"),
+        ((8, "max", "down", 8), "a number of channels after each 'max' and 'down'"),
+        ((8, "pool", 16), "channel numbers, 'max' and 'down', such as 64,max,128,128"),
+        ((8, -8), "channel numbers, 'max' and 'down'"),
         ((8, "down", 12), "12 is no multiple of 8"),
         ((8, 4), "4 is no multiple of 8"),
     ],
@@ -121,7 +143,7 @@ def test_every_neuron_is_computed_in_a_fused_step(monkeypatch: pytest.MonkeyPatc
     assert seen == [["BatchNorm2d", "LIF", *pool] for pool in (["AvgPool2d"], [], ["AvgPool2d"], [], [])]
 
 
-@pytest.mark.parametrize("plan", [PLAN, ("down", 8, 8, "down", 24)])
+@pytest.mark.parametrize("plan", [PLAN, ("down", 8, 8, "down", 24), (4, 4, "max", 8, "max", 24, 24)])
 def test_it_is_deployed_bit_for_bit(plan: tuple, tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = residual(plan, num_classes=3, in_channels=2)

@@ -1,8 +1,9 @@
 """A residual network without real-valued convolutions behind the stem: every block's shortcut is free of weights.
 
 A block is x + BN(conv(LIF(BN(x)))): what flows between blocks is real-valued, as in Bi-Real networks, what enters a
-binary convolution is spikes. The inner BatchNorm gives each channel of each block a threshold of its own. Where the
-resolution is halved, the shortcut is pooled and its channels are repeated.
+binary convolution is spikes. The inner BatchNorm gives each channel of each block a threshold of its own. Where channels
+become more, the shortcut repeats them. The resolution is halved by the maximum of what flows between two blocks, or by
+averages within a block, of its spikes and of its shortcut.
 """
 
 import copy
@@ -20,6 +21,7 @@ from bsnn.nn.norm import BatchNorm2d
 from bsnn.nn.synapse import TracedConv2d, Weights
 
 DOWN = "down"
+MAX = "max"
 
 
 def residual(
@@ -35,8 +37,9 @@ def residual(
     """A real-valued 3×3 stem, residual blocks of one binary 3×3 convolution each, global pooling and a classifier.
 
     Args:
-        plan: Channels of the stem, then those of each block, and `"down"` before a stem of stride 2 or a block that
-            halves height and width. Each number of channels is that before it, or a multiple.
+        plan: Channels of the stem, then those of each block; `"max"` between two of them for 2×2 maximum pooling;
+            `"down"` before a stem of stride 2 or a block that halves height and width by averages. Each number of
+            channels is that before it, or a multiple.
         num_classes: Number of logits.
         in_channels: Channels of an image.
         width: Factor on the stem's channels; those of each block remain the same multiple of them.
@@ -45,7 +48,7 @@ def residual(
         convolution: Makes the blocks' convolutions from the channels that enter and leave, instead of `weights`.
 
     Example:
-        >>> net = residual((64, "down", 128, 128, "down", 256, 256, "down", 512, 512))
+        >>> net = residual((64, "max", 128, 128, "max", 256, 256, "max", 512, 512))
         >>> bsnn.model_size(net).binary_weights
         4644864
     """
@@ -53,19 +56,22 @@ def residual(
     neuron = neuron or LIF()
     make = convolution or functools.partial(TracedConv2d, kernel_size=3, padding=1, weights=weights)
     channels = [item for item in plan if isinstance(item, int)]
-    strided, *halved = [before == DOWN for before, item in itertools.pairwise((None, *plan)) if item != DOWN]
+    stem, *before = [word for word, item in itertools.pairwise((None, *plan)) if isinstance(item, int)]
+    strided, halvings = stem == DOWN, sum(word in (DOWN, MAX) for word in before)
     entering = scaled(channels[0], width)
     made: dict[str, nn.Module] = {
         "stem": nn.Conv2d(in_channels, entering, 3, stride=1 + strided, padding=1, bias=False),
         "norm": BatchNorm2d(entering),
     }
-    for index, down in enumerate(halved, start=1):
+    for index, word in enumerate(before, start=1):
         copies = channels[index] // channels[index - 1]
-        made[f"block{index}"] = _block(entering, copies, make, neuron, down=down)
+        if word == MAX:
+            made[f"pool{index}"] = nn.MaxPool2d(2)
+        made[f"block{index}"] = _block(entering, copies, make, neuron, down=word == DOWN)
         entering *= copies
     made |= {"last_norm": BatchNorm2d(entering), "lif": copy.deepcopy(neuron)}
     made |= head(entering, num_classes)
-    return ImageNetwork(made, in_channels, minimum_size=2 ** sum(halved) * (1 + strided) - strided)
+    return ImageNetwork(made, in_channels, minimum_size=2**halvings * (1 + strided) - strided)
 
 
 def _block(
@@ -88,11 +94,13 @@ def _block(
 def _check(plan: Sequence[int | str]) -> None:
     """Refuses a plan that is no chain of blocks."""
     words = f"plan: received {','.join(map(str, plan)) or 'none'}; expected"
-    if any(item != DOWN and not (isinstance(item, int) and item > 0) for item in plan):
-        raise UserError(f"{words} channel numbers and {DOWN!r}, such as 64,down,128,128.")
-    before_down = [before for before, item in itertools.pairwise(plan) if item == DOWN]
-    if not plan or plan[-1] == DOWN or DOWN in before_down:
-        raise UserError(f"{words} the stem's channels first, and a number of channels after each {DOWN!r}.")
+    if any(item not in (DOWN, MAX) and not (isinstance(item, int) and item > 0) for item in plan):
+        raise UserError(f"{words} channel numbers, {MAX!r} and {DOWN!r}, such as 64,{MAX},128,128.")
+    followed = all(isinstance(after, int) for item, after in itertools.pairwise((*plan, None)) if isinstance(item, str))
+    if not plan or plan[0] == MAX or not followed:
+        raise UserError(
+            f"{words} the stem's channels first, and a number of channels after each {MAX!r} and {DOWN!r}."
+        )
     channels = [item for item in plan if isinstance(item, int)]
     for before, after in itertools.pairwise(channels):
         if after % before:
