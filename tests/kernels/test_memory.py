@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import bsnn
-from bsnn.kernels.memory import peak_bytes
+from bsnn.kernels import memory
+from bsnn.kernels.memory import keeping_memory, keeps_memory, peak_bytes
 from bsnn.kernels.torch_internals import storage_id
 from bsnn.nn.bits import BinaryParameter
 from bsnn.optim import BSO, TBSO
@@ -90,3 +91,38 @@ def test_between_updates_only_bits_one_momentum_a_weight_and_t_numbers_a_layer_a
         and o.untyped_storage().nbytes() > 256 * 8 * 4  # the table of signs, shared by all networks
     ]
     assert strangers == []
+
+
+@pytest.mark.skipif(memory.program_with("mallopt", "malloc_trim") is None, reason="the C library is not glibc")
+def test_kept_memory_costs_no_page_faults() -> None:
+    resource = pytest.importorskip("resource")
+
+    def faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(4):
+            torch.ones(1 << 22)  # 4,096 pages
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with keeping_memory():
+        assert keeps_memory()
+        with keeping_memory():
+            faults()
+        assert keeps_memory()
+        kept = faults()
+    assert not keeps_memory()
+    assert kept < 100
+    with keeping_memory(wanted=False):
+        assert not keeps_memory()
+        assert faults() > 10 * max(kept, 1)
+
+
+def test_free_memory_is_given_back_unless_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr(memory, "give_back_free_memory", lambda: called.append(None))
+    large = torch.empty(1 << 22)
+    memory.make_room(large)
+    assert len(called) == 1
+    with keeping_memory():
+        memory.make_room(large)
+        assert len(called) == 1
+    assert len(called) == 2

@@ -11,10 +11,12 @@ from training_runs import TINY, assert_equal
 
 import bsnn
 from bsnn import UserError
+from bsnn.kernels.memory import keeps_memory
 from bsnn.paper.recipes import recipe
 from bsnn.train import build, fit, loop as train, trainer
 from bsnn.train.build import load_data
 from bsnn.train.config import Config
+from bsnn.train.load import load_network
 from bsnn.train.trainer import Trainer
 
 
@@ -66,10 +68,37 @@ def test_a_run_that_will_not_fit_is_warned_about(monkeypatch: pytest.MonkeyPatch
     run = Trainer(SMALL, *load_data(SMALL, None))
     needed = bsnn.predict_memory(run.net, torch.zeros(1, 1, 8, 8), SMALL.batch_size)["total"]
     monkeypatch.setattr(fit, "free_bytes", lambda: needed + 1)
-    assert fit.check_memory(run) == []
+    assert fit.check_memory(run) == ([], False)
     monkeypatch.setattr(fit, "free_bytes", lambda: needed - 1)
     train.train(SMALL, tmp_path / "run")
     assert "warning: training needs about" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_freed_memory_is_kept_where_there_is_four_times_as_much(
+    processes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Trainer(SMALL, *load_data(SMALL, None))
+    run.world = run.world._replace(size=processes)
+    batch = SMALL.batch_size // processes
+    needed = bsnn.predict_memory(run.net, torch.zeros(1, 1, 8, 8), batch)["total"]
+    kept, original = [], Trainer._train_batch
+
+    def recorded(self: Trainer, *arguments: object) -> None:
+        kept.append(keeps_memory())
+        original(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_train_batch", recorded)
+    for spare, expected in ((0, False), (1, True)):
+        monkeypatch.setattr(fit, "free_bytes", lambda spare=spare: 4 * processes * needed + spare)
+        assert fit.check_memory(run) == ([], expected)
+        if processes == 1:
+            train.train(SMALL, tmp_path / str(spare))
+    if processes == 1:
+        before, after = (load_network(tmp_path / name).net.state_dict() for name in "01")
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert kept == [False, True]
+    assert not keeps_memory()
 
 
 def test_a_run_that_needs_several_times_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -131,5 +160,5 @@ def test_a_network_for_one_size_is_tried_at_that_size(monkeypatch: pytest.Monkey
         return {"total": 1}
 
     monkeypatch.setattr(fit, "predict_memory", predict)
-    assert fit.check_memory(run) == []
+    assert fit.check_memory(run)[0] == []
     assert tried == [(1, 1, 64, 64), (1, 1, 300, 300)]

@@ -1,9 +1,9 @@
 """A residual network without real-valued convolutions behind the stem: every block's shortcut is free of weights.
 
 A block is x + BN(conv(LIF(BN(x)))): what flows between blocks is real-valued, as in Bi-Real networks, what enters a
-binary convolution is spikes. The inner BatchNorm gives each channel of each block a threshold of its own. Where channels
-become more, the shortcut repeats them. The resolution is halved by the maximum of what flows between two blocks, or by
-averages within a block, of its spikes and of its shortcut.
+binary convolution is spikes. The inner BatchNorm gives each channel of each block a threshold of its own. If a block
+has more channels, the shortcut repeats its own. The resolution is halved by the maximum of what flows between two
+blocks, or by averages within a block, of its spikes and of its shortcut.
 """
 
 import copy
@@ -98,9 +98,7 @@ def _check(plan: Sequence[int | str]) -> None:
         raise UserError(f"{words} channel numbers, {MAX!r} and {DOWN!r}, such as 64,{MAX},128,128.")
     followed = all(isinstance(after, int) for item, after in itertools.pairwise((*plan, None)) if isinstance(item, str))
     if not plan or plan[0] == MAX or not followed:
-        raise UserError(
-            f"{words} the stem's channels first, and a number of channels after each {MAX!r} and {DOWN!r}."
-        )
+        raise UserError(f"{words} the stem's channels first, and a number of channels after each {MAX!r} and {DOWN!r}.")
     channels = [item for item in plan if isinstance(item, int)]
     for before, after in itertools.pairwise(channels):
         if after % before:

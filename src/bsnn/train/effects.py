@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bsnn.train.config import Config
 
 # Networks that are built from a plan, and the words that may stand in it between numbers of channels.
-PLAN_WORDS = {"vgg": ("pool", "down"), "residual": ("down",)}
+PLAN_WORDS = {"vgg": ("pool", "down"), "residual": ("max", "down")}
 
 # What a function of the user's own that takes **arguments is given beside what it names.
 _REST = {

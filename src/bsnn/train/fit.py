@@ -16,6 +16,8 @@ from bsnn.train.trainer import Trainer
 
 # What a prediction may be off by, swap, and what other processes give up, are less than this.
 _HOPELESS = 3
+# With so many times as much free, an update need not be sparing.
+_AMPLE = 4
 # A pass of one sample at most this large, in pixels each way, costs next to nothing.
 _SMALL = 64
 
@@ -36,22 +38,23 @@ def _told(needed: int, free: int) -> str:
     )
 
 
-def check_memory(trainer: Trainer) -> list[str]:
-    """A warning if a run will not fit into the memory that is free.
+def check_memory(trainer: Trainer) -> tuple[list[str], bool]:
+    """A warning if a run will not fit into the memory that is free; and whether there is so much that it may be kept.
 
     Raises:
         UserError: If it needs several times as much, and the system would end the process.
     """
     free = free_bytes()
     if free is None or trainer.world.device.type != "cpu":
-        return []
+        return [], False
     sizes = {(stage.spec_of(trainer.spec).shape, stage.config.batch_size) for stage in trainer.stages}
     needed = max(_needed_bytes(trainer, shape, batch_size, free) for shape, batch_size in sizes)
     if needed > _HOPELESS * free:
         raise UserError(f"{_told(needed, free)}.")
     # By BPTT it needs more than that, and with real-valued weights something else.
     exact = not keeps_graph(trainer.net) and trainer.config.weights == "binary"
-    return [_told(needed, free)] if exact and needed > free else []
+    warnings = [_told(needed, free)] if exact and needed > free else []
+    return warnings, _AMPLE * trainer.world.size * needed < free
 
 
 def _needed_bytes(trainer: Trainer, shape: tuple[int, ...], batch_size: int, free: int) -> int:

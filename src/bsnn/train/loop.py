@@ -169,7 +169,8 @@ def _prepared(
             "the kernels in C are missing, so training takes about twice as long; install bsnn again where there is "
             "a C compiler"
         )
-    return trainer, notes + check_memory(trainer)
+    warnings, trainer.keeps_memory = check_memory(trainer)
+    return trainer, notes + warnings
 
 
 def _check_precision(config: Config, world: World) -> None:

@@ -22,7 +22,7 @@ from bsnn.data.resizing import at_size
 from bsnn.data.spec import DataSpec
 from bsnn.data.subset import some_samples
 from bsnn.errors import UserError
-from bsnn.kernels.memory import peak_bytes
+from bsnn.kernels.memory import keeping_memory, peak_bytes
 from bsnn.kernels.precision import precision
 from bsnn.nn.bits import BinaryParameter
 from bsnn.nn.norm import synchronize_statistics
@@ -151,7 +151,7 @@ class Trainer:
         self.schedules = self._build_schedules()
         self.epoch = self.batch = self.batches = 0
         self.origins: list[Origin] = [{"from_batch": 0, **origin(config, world)}]
-        self.stop_reason = ""
+        self.stop_reason, self.keeps_memory = "", False
         self.history: list[EpochMetrics] = []
         self._places = {parameter: place for place, parameter in enumerate(self._binary.values())}
         self.tally = Tally(flips=[0] * len(self._binary))
@@ -231,7 +231,7 @@ class Trainer:
             self.method.start(self)
         self.net.train()
         since, self._processor = time.perf_counter(), time.process_time()
-        with precision(self.config.precision):
+        with precision(self.config.precision), keeping_memory(self.keeps_memory):
             for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
                 if (self.epoch - stage.start) * len(self.train_loader) + self.batch < 2:
                     # Counting changes no number, and updates are alike but for the first: SGD makes its momentum there.

@@ -62,7 +62,7 @@ def whiten(net: nn.Module, samples: Iterable[Tensor]) -> None:
         UserError: If that cannot be done with this network, or if samples are all alike, or smaller than a filter.
 
     Example:
-        >>> net = bsnn.models.residual((16, "down", 32), in_channels=1)
+        >>> net = bsnn.models.residual((16, "max", 32), in_channels=1)
         >>> whiten(net, [torch.randn(8, 1, 16, 16)])
         >>> net.stem.weight.requires_grad
         False
