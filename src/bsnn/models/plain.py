@@ -18,9 +18,9 @@ from bsnn.nn.compared import Rectifier
 from bsnn.nn.network import ImageNetwork, Sequential, Value
 from bsnn.nn.neuron import Neuron
 
-# Of the shift of BatchNorm, which therefore learns so many times squared as fast.
-_HASTE = 8.0
-# Of the logits: small ones at first, and a classifier that learns slowly.
+# Factor on the shifts of BatchNorm: its square is how much faster they learn.
+_SHIFT_SCALE = 8.0
+# Factor on the logits: they are small at first, and the classifier learns slowly.
 _LOGIT_SCALE = 1 / 9
 
 
@@ -39,7 +39,7 @@ class _Shifted(nn.BatchNorm2d):
         if share is None:
             share = 1 / float(self.num_batches_tracked) if self.num_batches_tracked is not None else 0.0
         return F.batch_norm(
-            input, self.running_mean, self.running_var, self.weight, _HASTE * self.bias, training, share, self.eps
+            input, self.running_mean, self.running_var, self.weight, _SHIFT_SCALE * self.bias, training, share, self.eps
         )
 
 
@@ -68,6 +68,11 @@ def plain(
         in_channels: Channels of an image.
         width: Factor on every number of channels.
         neuron: To copy behind every convolution; `Rectifier()` by default.
+
+    Example:
+        >>> net = plain(num_classes=10)
+        >>> sum(parameter.numel() for parameter in net.parameters())
+        1972816
     """
     neuron = neuron or Rectifier()
     entering = 8 * in_channels
