@@ -180,10 +180,16 @@ def make(run: Path, name: str, data: str | None, samples: int) -> tuple[bytes, C
         "seed": config.seed,
         "epochs": len(history),
         "commit": saved["git_commit"],
-        "train_seconds": round(sum(line["seconds"] for line in history), 1),
+        "train_seconds": round(sum(line["seconds"] for line in [*history, *_history_of_teacher(run)]), 1),
         "computed_by": _machine(saved["computed_by"]),
         "limits": [*facts.limits, f"{_ANSWERS if artifact.reject_below is None else _REJECTS} {_SHARE}"],
     }
+
+
+def _history_of_teacher(run: Path) -> list[dict[str, Any]]:
+    """The epochs of the teacher that the run's command has trained before, if there is one."""
+    metrics = run / "teacher" / "metrics.jsonl"
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
 
 
 def _finished_run(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

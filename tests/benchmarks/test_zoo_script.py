@@ -62,6 +62,13 @@ def test_a_model_and_its_card_are_made_from_a_run(run: Path, tmp_path: Path) -> 
         zoo.ship(content, card, folder)
 
 
+def test_the_time_of_a_teacher_counts(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(run, tmp_path / "run" / "teacher")
+    alone, taught = (zoo.make(path, "tiny", None, 1)[1]["train_seconds"] for path in (run, tmp_path / "run"))
+    assert taught == pytest.approx(2 * alone, abs=0.2)  # both are rounded
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
