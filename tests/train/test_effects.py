@@ -189,10 +189,10 @@ def test_what_is_said_to_have_no_effect_has_none(settings: dict, expected: set[s
         (["--sweep", "optimizer=bso,tbso", "--sweep", "eps=1e-3"], "--sweep eps: at optimizer=bso,eps=0.001 the flip"),
         (["--weights", "real", "--sweep", "gamma=1,2"], "--sweep gamma: at gamma=1.0 it has an effect only with"),
         (["--sweep", "weights=latent,real", "--eps", "1"], "--eps: it has an effect only with --weights binary"),
-        (["--plan", "4,,4"], "argument --plan: received '4,,4'; expected channels, with pool or down between"),
+        (["--plan", "4,,4"], "argument --plan: received '4,,4'; expected channels, with pool (of vgg), max (of"),
         (["--plan", "4,4,down"], "plan: received 4,4,down; expected channels behind each 'down', as 32,down,64"),
-        (["--model", "residual", "--plan", "4,pool,4"], "the model residual expects channels and 'down', as 32,down,6"),
-        (["--model", "residual"], "the model residual expects channels and 'down', as 32,down,64"),
+        (["--model", "residual", "--plan", "4,pool,4"], "the model residual expects channels and 'max' or 'down', as"),
+        (["--model", "residual"], "the model residual expects channels and 'max' or 'down', as 32,max,64"),
         (["--model", "residual", "--plan", "4,down,6"], "6 is no multiple of 4"),
         (
             ["--device", "mps"],

@@ -95,7 +95,7 @@ def test_a_recipe_is_trained_first_on_the_same_samples(recipes: None, tmp_path: 
     train.train(config, tmp_path / "run")
     taught = json.loads((tmp_path / "run" / "teacher" / "config.json").read_text())["config"]
     assert (taught["seed"], taught["train_samples"], taught["weights"], taught["teacher"]) == (3, 100, "real", "")
-    assert "the teacher first, by the recipe small-teacher" in capfd.readouterr().err
+    assert "training the teacher first (recipe small-teacher)" in capfd.readouterr().err
     # The same as with a run that was trained before.
     train.train(dataclasses.replace(config, teacher=str(tmp_path / "run" / "teacher")), tmp_path / "named")
     assert same(weights_of(tmp_path / "run"), weights_of(tmp_path / "named"))

@@ -162,3 +162,13 @@ def test_a_network_for_one_size_is_tried_at_that_size(monkeypatch: pytest.Monkey
     monkeypatch.setattr(fit, "predict_memory", predict)
     assert fit.check_memory(run)[0] == []
     assert tried == [(1, 1, 64, 64), (1, 1, 300, 300)]
+
+
+def test_a_container_has_at_most_its_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fit, "_LIMIT", tmp_path / "memory.max")
+    if fit.free_bytes() is None:
+        pytest.skip("this system does not tell")
+    (tmp_path / "memory.max").write_text("2000\n")
+    assert fit.free_bytes() == 2000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert (fit.free_bytes() or 0) > 10**6

@@ -68,7 +68,8 @@ def _channels(text: str) -> tuple[int | str, ...]:
     words = {word for words in PLAN_WORDS.values() for word in words}
     if any(part not in words and not (part.isdecimal() and part.isascii() and int(part)) for part in parts):
         raise argparse.ArgumentTypeError(
-            f"received {text!r}; expected channels, with pool or down between, as 32,64,pool,128"
+            f"received {text!r}; expected channels, with pool (of vgg), max (of residual) or down between, as "
+            "32,64,pool,128 or 64,max,128"
         )
     return tuple(part if part in words else int(part) for part in parts)
 

@@ -1,4 +1,4 @@
-"""What a computation holds at its peak, counted tensor by tensor; and giving free memory back to the system, or not.
+"""What a computation holds at its peak, counted tensor by tensor; giving free memory back to the system, or keeping it.
 
 Every storage that an operation makes is counted from its birth to its death, on any device. The count is exact and
 repeatable; scratch space inside a C function or of torch is not seen.
@@ -22,7 +22,7 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _USUAL = {_TRIM_THRESHOLD: 128 << 10, _MMAP_MAX: 1 << 16}
 _KEPT = {_TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 
-_keeping = False
+_keepers = 0
 
 
 class _Ledger(TorchDispatchMode):
@@ -81,14 +81,15 @@ def give_back_free_memory() -> None:
 
 def keeps_memory() -> bool:
     """Whether freed memory is kept; see `keeping_memory`."""
-    return _keeping
+    return _keepers > 0
 
 
 @contextmanager
 def keeping_memory(wanted: bool = True) -> Iterator[None]:
     """Within it, what is freed on a CPU stays with this process, for the next tensors (glibc).
 
-    Otherwise each update asks the system for its memory again, page by page. It takes less time, and some more memory.
+    Otherwise each update asks the system for its memory again, page by page. Keeping it saves time and costs some
+    memory. It holds for all threads. Afterwards glibc's own defaults are set, without its adjustment of them.
 
     Args:
         wanted: False changes nothing.
@@ -98,18 +99,19 @@ def keeping_memory(wanted: bool = True) -> Iterator[None]:
         ...     keeps_memory()
         True
     """
-    global _keeping
+    global _keepers
     program = program_with("mallopt", "malloc_trim")
-    if _keeping or not wanted or program is None:
+    if not wanted or program is None:
         yield
         return
-    _keeping = True
+    _keepers += 1
     try:
         for setting, value in _KEPT.items():
             program.mallopt(setting, value)
         yield
     finally:
-        _keeping = False
-        for setting, value in _USUAL.items():
-            program.mallopt(setting, value)
-        give_back_free_memory()
+        _keepers -= 1
+        if not _keepers:
+            for setting, value in _USUAL.items():
+                program.mallopt(setting, value)
+            give_back_free_memory()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bsnn.kernels.precision import precision
+from bsnn.kernels.torch_internals import multiplies_bf16
 from bsnn.models.vgg import scaled
 from bsnn.nn.compared import Rectifier
 from bsnn.nn.network import ImageNetwork, Sequential, Value
@@ -47,14 +48,16 @@ class _Classifier(nn.Linear):
     """A classifier of small logits."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input).float() * _LOGIT_SCALE
+        logits = super().forward(input)
+        return (logits.float() if logits.dtype == torch.bfloat16 else logits) * _LOGIT_SCALE
 
 
 class _Rounded(Sequential):
-    """Layers that compute in bf16, if that is the precision that is set."""
+    """Layers that compute in bf16, if that is the precision that is set and the CPU has instructions for it."""
 
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Value, tuple[Any, ...]]:
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=precision() == "bf16"):
+        rounded = precision() == "bf16" and (x.device.type != "cpu" or multiplies_bf16())
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=rounded):
             return super().forward(x, state)
 
 

@@ -98,7 +98,10 @@ def _check(plan: Sequence[int | str]) -> None:
         raise UserError(f"{words} channel numbers, {MAX!r} and {DOWN!r}, such as 64,{MAX},128,128.")
     followed = all(isinstance(after, int) for item, after in itertools.pairwise((*plan, None)) if isinstance(item, str))
     if not plan or plan[0] == MAX or not followed:
-        raise UserError(f"{words} the stem's channels first, and a number of channels after each {MAX!r} and {DOWN!r}.")
+        raise UserError(
+            f"{words} the stem's channels first, which only {DOWN!r} may precede, and a number of channels after each "
+            f"{MAX!r} or {DOWN!r}."
+        )
     channels = [item for item in plan if isinstance(item, int)]
     for before, after in itertools.pairwise(channels):
         if after % before:

@@ -99,8 +99,8 @@ class Config:
     )
     plan: tuple[int | str, ...] = _setting(
         (),
-        "channels of `vgg`, with pool between for averages, as 32,64,pool,128; of `residual`, with max between for "
-        "maxima, as 64,max,128,128; of both, with down before those of a layer that halves height and width itself",
+        "channels of each layer: for `vgg` with pool for 2×2 average pooling, as 32,64,pool,128; for `residual` with "
+        "max for 2×2 maximum pooling, as 64,max,128,128; down makes the next layer halve height and width itself",
         unused=unused_plan,
     )
     width: float = _setting(1.0, "factor on every number of channels", unused=unused_by_network)

@@ -16,10 +16,13 @@ from bsnn.train.trainer import Trainer
 
 # What a prediction may be off by, swap, and what other processes give up, are less than this.
 _HOPELESS = 3
-# With so many times as much free, an update need not be sparing.
+# With this many times the need free, updates need not economize.
 _AMPLE = 4
 # A pass of one sample at most this large, in pixels each way, costs next to nothing.
 _SMALL = 64
+
+# Of the memory of a container, on Linux.
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def check_image_size(config: Config, world: World) -> None:
@@ -51,10 +54,10 @@ def check_memory(trainer: Trainer) -> tuple[list[str], bool]:
     needed = max(_needed_bytes(trainer, shape, batch_size, free) for shape, batch_size in sizes)
     if needed > _HOPELESS * free:
         raise UserError(f"{_told(needed, free)}.")
-    # By BPTT it needs more than that, and with real-valued weights something else.
+    # Under BPTT it needs more than that, and with real-valued weights something else.
     exact = not keeps_graph(trainer.net) and trainer.config.weights == "binary"
     warnings = [_told(needed, free)] if exact and needed > free else []
-    return warnings, _AMPLE * trainer.world.size * needed < free
+    return warnings, exact and _AMPLE * trainer.world.size * needed < free
 
 
 def _needed_bytes(trainer: Trainer, shape: tuple[int, ...], batch_size: int, free: int) -> int:
@@ -108,9 +111,13 @@ def check_disk(trainer: Trainer, folder: Path, checkpoints: int) -> list[str]:
 
 
 def free_bytes() -> int | None:
-    """Memory that new processes can have, if the system tells."""
+    """Memory that new processes can have, at most the limit of this container; None if the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
         return None
+    try:
+        return min(free, int(_LIMIT.read_text()))
+    except (OSError, ValueError):  # no limit, or "max"
+        return free

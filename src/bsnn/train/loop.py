@@ -111,7 +111,7 @@ def train(
                 checked, _ = _prepared(config, data, world, 0, None, own)
                 if world.is_first:
                     run.start(config, data, checked.origins)
-                report(f"the teacher first, by the recipe {config.teacher}")
+                report(f"training the teacher first (recipe {config.teacher})")
             options = {"workers": workers, "checkpoint_minutes": checkpoint_minutes, "device": device}
             train(first, teacher, data=data, resume=resume or world.restarted, **options)
             if state is None:
