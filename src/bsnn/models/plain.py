@@ -18,6 +18,7 @@ from bsnn.models.vgg import scaled
 from bsnn.nn.compared import Rectifier
 from bsnn.nn.network import ImageNetwork, Sequential, Value
 from bsnn.nn.neuron import Neuron
+from bsnn.nn.trace import as_output
 
 # Factor on the shifts of BatchNorm: its square is how much faster they learn.
 _SHIFT_SCALE = 8.0
@@ -56,8 +57,9 @@ class _Rounded(Sequential):
     """Layers that compute in bf16, if that is the precision that is set and the CPU has instructions for it."""
 
     def forward(self, x: Value, state: tuple[Any, ...] | None) -> tuple[Value, tuple[Any, ...]]:
-        rounded = precision() == "bf16" and (x.device.type != "cpu" or multiplies_bf16())
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=rounded):
+        device = as_output(x).device.type
+        rounded = precision() == "bf16" and (device != "cpu" or multiplies_bf16())
+        with torch.autocast(device, torch.bfloat16, enabled=rounded):
             return super().forward(x, state)
 
 
