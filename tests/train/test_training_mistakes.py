@@ -20,7 +20,7 @@ from bsnn.train.run import RunDirectory
             "the run there trains on digits, not on cifar10; give the recipe and the --dataset that it was",
         ),
         (["--plan", "4"], "plan: received 4; expected channels of two layers or more"),
-        (["--plan", "0,4"], "argument --plan: received '0,4'; expected channels, with pool or down"),
+        (["--plan", "0,4"], "argument --plan: received '0,4'; expected channels, with pool (of vgg), max"),
         (
             ["--dataset", "folder", "--data", "{finished}", "--image-size", "1000000"],
             "training needs about 128,000.0 GB",
@@ -38,7 +38,7 @@ from bsnn.train.run import RunDirectory
         (["--gamma", "nan"], "argument --gamma: received 'nan'; expected a number such as 5e-7"),
         (["--gamma", "-1"], "gamma: received -1.0; expected a number, at least 0"),
         (["--flip", "perhaps"], "argument --flip: received 'perhaps'; expected yes or no"),
-        (["--plan", "32,x"], "argument --plan: received '32,x'; expected channels, with pool or down"),
+        (["--plan", "32,x"], "argument --plan: received '32,x'; expected channels, with pool (of vgg), max"),
         (
             ["--gradient", "bp"],
             "gradient: received 'bp'; expected one of ottt, ndot, sltt, bptt, bptt-full, or module:Name for your own",
