@@ -151,7 +151,8 @@ class Trainer:
         self.schedules = self._build_schedules()
         self.epoch = self.batch = self.batches = 0
         self.origins: list[Origin] = [{"from_batch": 0, **origin(config, world)}]
-        self.stop_reason, self.keeps_memory = "", False
+        self.stop_reason = ""
+        self.keeps_memory = False
         self.history: list[EpochMetrics] = []
         self._places = {parameter: place for place, parameter in enumerate(self._binary.values())}
         self.tally = Tally(flips=[0] * len(self._binary))
