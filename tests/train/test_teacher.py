@@ -5,8 +5,10 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from training_runs import TINY
 
 import bsnn
@@ -216,11 +218,31 @@ def test_both_are_checked_before_the_first_is_trained(recipes: None, tmp_path: P
     train.check_ready(dataclasses.replace(TINY, teacher="small-teacher"))
 
 
+def test_in_a_stage_of_smaller_images_it_sees_whole_ones(finished: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, epochs=2, teacher=str(finished), stages=({"epochs": 1, "image_size": 6},))
+    trained, data = load_network(finished), load_data(config, None)
+    trainer = Trainer(config, *data, teacher=Teacher(trained.net, trained.spec, trained.time_steps, 1.0))
+    seen = {"teacher": [], "network": []}
+    for name, net in (("teacher", trainer.teacher.net), ("network", trainer.net)):
+        net.register_forward_pre_hook(lambda _, inputs, name=name: seen[name].append(inputs[0].clone()))
+    trainer.train_epoch()
+    trainer.finish_epoch()  # which estimates BatchNorm's statistics, and measures
+    assert {tuple(images.shape[1:]) for images in seen["teacher"]} == {(1, 8, 8)}
+    assert {tuple(images.shape[1:]) for images in seen["network"]} == {(1, 6, 6)}
+    by_pillow = [np.asarray(Image.fromarray(image).resize((6, 6), Image.Resampling.BILINEAR)) for image in whole(seen)]
+    torch.testing.assert_close(seen["network"][0].flatten(0, 1).numpy(), np.stack(by_pillow), atol=1e-5, rtol=1e-5)
+    seen["network"].clear()
+    trainer.train_epoch()
+    assert {tuple(images.shape[1:]) for images in seen["network"]} == {(1, 8, 8)}
+    # A whole run of it, its statistics and its evaluation included.
+    assert train.train(config, tmp_path / "run")["epochs"] == 2
+
+
+def whole(seen: dict[str, list[torch.Tensor]]) -> np.ndarray:
+    return seen["teacher"][0].flatten(0, 1).numpy()
+
+
 def test_samples_of_another_shape_are_refused(finished: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"stages: received .*image_size=6.* with a teacher, which takes images of one size"
-    ):
-        dataclasses.replace(TINY, teacher=str(finished), epochs=2, stages=({"epochs": 1, "image_size": 6},))
     trained = load_network(finished)
     small = dataclasses.replace(trained.spec, shape=(1, 6, 6))
     data = load_data(TINY, None)

@@ -8,6 +8,8 @@ import dataclasses
 from functools import partial
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from bsnn.data.dataset import ArrayDataset, Dataset, FileDataset
 from bsnn.errors import UserError
@@ -73,6 +75,22 @@ def shrunk(images: np.ndarray, size: int) -> np.ndarray:
             values = (values @ weights.T).swapaxes(-1, -2)
         made[start : start + _BLOCK] = values.round() if images.dtype == np.uint8 else values
     return made
+
+
+def shrunk_batch(images: Tensor, size: int) -> Tensor:
+    """A batch of square images with fewer rows and columns, on any device.
+
+    Args:
+        images: `[B, C, H, H]`, real numbers.
+        size: Rows and columns.
+
+    Example:
+        >>> shrunk_batch(torch.tensor([[[[0.0, 8.0, 8.0, 0.0]] * 4]]), 2)
+        tensor([[[[4.5714, 4.5714],
+                  [4.5714, 4.5714]]]])
+    """
+    weights = torch.from_numpy(_triangles(images.shape[-1], size)).to(images)
+    return weights @ images @ weights.T
 
 
 def _triangles(length: int, size: int) -> np.ndarray:

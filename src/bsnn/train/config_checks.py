@@ -63,11 +63,6 @@ def check_config(config: "Config") -> None:
     _check_selection(config)
     if config.method and not is_own(config.method):
         raise UserError(f"method: received {config.method!r}; expected module:Class, or none.")
-    if config.teacher and any("image_size" in stage for stage in config.stages):
-        raise UserError(
-            f"stages: received {written(config.stages)} with a teacher, which takes images of one size; expected "
-            "stages without image_size."
-        )
     for setting in dataclasses.fields(config):
         value, choices = getattr(config, setting.name), choices_of(setting)
         if choices and value not in choices:

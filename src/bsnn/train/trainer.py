@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from bsnn.data.dataset import Dataset
 from bsnn.data.loader import Loader, num_batches
-from bsnn.data.resizing import at_size
+from bsnn.data.resizing import at_size, shrunk_batch
 from bsnn.data.spec import DataSpec
 from bsnn.data.subset import some_samples
 from bsnn.errors import UserError
@@ -181,7 +181,9 @@ class Trainer:
         share = {"rank": world.rank, "world_size": world.size, "device": world.device, "workers": self._workers}
         local_batch = config.batch_size // world.size
         with naming(stage, self.stages):
-            train, held_out = (at_size(data, stage.shrunk_to) for data in (train, held_out))
+            small, held_out = (at_size(data, stage.shrunk_to) for data in (train, held_out))
+            # A teacher sees images as large as those that it was trained on; `_shown` shrinks them afterwards.
+            train = small if self.teacher is None else train
             augment = build_augmentation(config, train.shape[-1] / self.spec.shape[-1])
             batches = Loader(train, local_batch, augment=augment, seed=config.seed, **share)
             return batches, Loader(held_out, local_batch, **share)
@@ -244,6 +246,11 @@ class Trainer:
                 since = self.tally.add_time(since)
                 after_batch()
 
+    def _shown(self, inputs: Tensor) -> Tensor:
+        """A batch as the network sees it in this stage."""
+        size = self.stage.shrunk_to
+        return shrunk_batch(inputs, size) if size and self.teacher is not None else inputs
+
     def _train_batch(self, inputs: Tensor, labels: Tensor) -> None:
         config, tally = self.stage.config, self.tally
         # The share of this process in the global batch, which the last one may split unevenly.
@@ -251,7 +258,7 @@ class Trainer:
         share = len(labels) * self.world.size / global_size
         targets = labels if self.teacher is None else self.teacher.targets(inputs, labels)
         loss = lambda logits: share * self._step_loss(logits, targets)  # noqa: E731
-        frames = over_time(inputs, self.frames)
+        frames = over_time(self._shown(inputs), self.frames)
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
         clip_norm, method = config.clip_norm or None, self.method
         if method is not None:
@@ -303,7 +310,8 @@ class Trainer:
         # Of single images, as they are evaluated, also if training mixes them.
         batches = itertools.islice(self.train_loader.epoch(self.epoch, mixed=False), self.config.statistics_batches)
         together = self._by_bptt and self.config.batchnorm == "sequence"
-        estimate_statistics(self.net, (inputs for inputs, _ in batches), self.frames, layer_by_layer=together)
+        shown = (self._shown(inputs) for inputs, _ in batches)
+        estimate_statistics(self.net, shown, self.frames, layer_by_layer=together)
         if self.world.size > 1:
             average_buffers(self.net)
 
