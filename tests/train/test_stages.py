@@ -126,6 +126,22 @@ def test_stages_that_cannot_be_are_refused_by_name(stages: str, message: str, tm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--batch-size", "21"], "bsnn: batch_size: received 21 for 64 samples, which leaves a batch of one sample"),
+        (["--stages", "epochs=1,batch_size=63"], "bsnn: stages: stage 1: batch_size: received 63 for 64 samples"),
+    ],
+)
+def test_a_single_sample_is_no_batch_for_batch_norm(options: list[str], message: str, tmp_path: Path, capfd) -> None:
+    shared = ["train", "digits", "--train-samples", "64", "--epochs", "2", "--out", str(tmp_path / "run")]
+    network = ["--model", "residual", "--plan", "4,max,4,max,4,max,4"]  # which leaves one pixel
+    assert cli.main([*shared, *network, *options]) == 2
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert cli.main([*shared, "--plan", "4,pool,4", *options]) == 0  # which leaves sixteen
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         (["--weights", "real", "--stages", "epochs=1,gamma=1"], "--stages: gamma in stage 1: it has an effect only"),
         (["--schedule-span", "stage"], "--schedule-span: it has an effect only with --stages"),
     ],

@@ -1,9 +1,11 @@
 """Whether every stage of a run can be trained, checked before the first one begins."""
 
+import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch.optim import Optimizer
 
 from bsnn.data.spec import DataSpec
@@ -66,6 +68,38 @@ def check_stage_sizes(net: Stateful, stages: Sequence[Stage], spec: DataSpec) ->
             check_outputs(net, f"the network {stage.config.model}", stage.spec_of(spec))
         except UserError as error:
             raise UserError(f"stages: stage {stage.number} with image_size={stage.shrunk_to}: {error}") from error
+
+
+def check_last_batches(net: Stateful, stages: Sequence[Stage], spec: DataSpec, num_samples: int, world: World) -> None:
+    """Refuses batches of one sample if BatchNorm would have a single value per channel to normalize.
+
+    Args:
+        net: The network.
+        stages: Those of the run.
+        spec: Its data.
+        num_samples: How many it is trained on.
+        world: How many processes share a batch.
+    """
+    for stage in stages:
+        config = stage.config
+        rest = num_samples % config.batch_size
+        batch = rest if rest >= world.size else min(config.batch_size, num_samples)
+        if batch // world.size > 1 or config.batchnorm == "sequence" or (config.sync_batchnorm and batch > 1):
+            continue
+        sample = torch.zeros(1, *stage.spec_of(spec).shape[-3:], device=next(iter(net.parameters())).device)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                copy.deepcopy(net).train()(sample, None)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            shared = f" by {world.size} processes" if world.size > 1 else ""
+            with naming(stage, stages):
+                raise UserError(
+                    f"batch_size: received {config.batch_size} for {num_samples} samples{shared}, which leaves a batch "
+                    "of one sample, of which a BatchNorm layer sees one value per channel; expected two samples or more "
+                    "in every batch. Change batch_size or train_samples."
+                ) from error
 
 
 def check_stage_optimizers(stages: Sequence[Stage], optimizers: Sequence[Optimizer], own: Own, net: Stateful) -> None:

@@ -52,7 +52,13 @@ from bsnn.train.method import build_method, check_sequences, has_penalty
 from bsnn.train.metrics import EpochMetrics, Split, Tally, warnings_of
 from bsnn.train.origin import Origin, changes, origin
 from bsnn.train.own import NOTHING, Own, check_loss, check_network, keeps_graph
-from bsnn.train.stage_checks import check_stage_data, check_stage_optimizers, check_stage_sizes, naming
+from bsnn.train.stage_checks import (
+    check_last_batches,
+    check_stage_data,
+    check_stage_optimizers,
+    check_stage_sizes,
+    naming,
+)
 from bsnn.train.stages import Stage, stage_at, stages_of
 from bsnn.train.teacher import Teacher
 from bsnn.train.whitening import NUM_SAMPLES, whiten
@@ -124,6 +130,7 @@ class Trainer:
         self.net = net.to(world.device)
         self._by_bptt, self._step_loss = keeps_graph(self.net), build_loss(self.stage.config, own)
         check_stage_sizes(self.net, self.stages, self.spec)
+        check_last_batches(self.net, self.stages, self.spec, self.num_samples, world)
         check_sequences(config, by_bptt=self._by_bptt)
         if is_own(config.loss):
             mixed = bool(config.teacher) or any(stage.config.mixup for stage in self.stages)
