@@ -46,6 +46,16 @@ def test_init_from_is_needed_for_the_start_alone(finished: Path, tmp_path: Path)
     assert load.evaluate_run(out)["test_accuracy"] == result["test_accuracy"]
 
 
+def test_a_network_that_computes_something_else_is_named(finished: Path, tmp_path: Path, capfd) -> None:
+    config = dataclasses.replace(TINY, epochs=1, init_from=str(finished), initial_momentum=1.0)
+    train.train(config, tmp_path / "same")
+    assert "was trained with" not in capfd.readouterr().err
+    others = dataclasses.replace(config, plan=(TINY.plan[0], "pool", *TINY.plan[1:]), threshold=2.0)
+    train.train(others, tmp_path / "other")
+    told = "was trained with --plan 4,4,pool,4 (now 4,pool,4,pool,4), --threshold 1.0 (now 2.0); its weights fit"
+    assert told in capfd.readouterr().err
+
+
 def test_momentum_that_is_not_there_is_asked_for(finished: Path) -> None:
     state = load._source_state(finished)
     del state["optimizers"][0]["state"][0]["momentum"]

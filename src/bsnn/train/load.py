@@ -23,6 +23,7 @@ from bsnn.train.config import Config, data_of_run
 from bsnn.train.display import report
 from bsnn.train.distributed import World, first_on_machine, joined_world, summed
 from bsnn.train.effects import is_own
+from bsnn.train.fields import written
 from bsnn.train.initial import take_weights
 from bsnn.train.measure import Measurement, measure
 from bsnn.train.metrics import EpochMetrics
@@ -165,6 +166,7 @@ def build_trainer(
         teaching, notes = (None, []) if teacher is None else _teacher(teacher, config)
         trainer = Trainer(config, *sets, world, workers, source, own, teaching)
     notes += [] if state is None else trainer.load_state(state)
+    notes += [] if source is None else _changes_of_network(source, config)
     if state is None and config.dataset == "folder" and not config.group and is_split_at_random(Path(data or "")):
         notes += [note for note in [mixed_groups(*sets)] if note]
     if summed([trainer.batches], world) != [trainer.batches * world.size]:
@@ -187,6 +189,21 @@ def _source_state(path: Path) -> dict[str, Any]:
     if state is None:
         raise UserError(f"init_from: {path} has no checkpoint; expected a run that has finished an epoch.")
     return state
+
+
+def _changes_of_network(source: dict[str, Any], config: Config) -> list[str]:
+    """A warning if a network computes something else with the weights of another run than that run did."""
+    try:
+        other = saved_config(source)
+    except UserError:  # of another version; the weights fit
+        return []
+    names = ("model", "plan", "neuron", "leak", "threshold")
+    changes = [
+        f"--{name} {written(getattr(other, name))} (now {written(getattr(config, name))})"
+        for name in names
+        if getattr(other, name) != getattr(config, name)
+    ]
+    return [f"init_from: {config.init_from} was trained with {', '.join(changes)}; its weights fit"] if changes else []
 
 
 def _teacher(path: Path, config: Config) -> tuple[Teacher, list[str]]:
