@@ -100,3 +100,10 @@ def test_images_that_are_too_small_are_refused() -> None:
     assert net(torch.zeros(2, 3, 9, 9), None)[0].shape == (2, 10)
     with pytest.raises(bsnn.errors.UserError, match="at least 9 pixels"):
         net(torch.zeros(2, 3, 8, 8), None)
+
+
+def test_export_names_what_has_no_deployed_form() -> None:
+    with pytest.raises(
+        bsnn.UserError, match=r"export: layer body\.lif \(Rectifier\) has no deployed form; expected conv"
+    ):
+        bsnn.export(plain(width=1 / 16).eval(), "model.bsnn", input_shape=(3, 32, 32))

@@ -62,6 +62,10 @@ class _Rounded(Sequential):
         with torch.autocast(device, torch.bfloat16, enabled=rounded):
             return super().forward(x, state)
 
+    def lowered_as(self) -> Sequential:
+        """The same layers; in evaluation, only the precision differs."""
+        return Sequential(dict(self.named_children()))
+
 
 def plain(
     num_classes: int = 10, in_channels: int = 3, width: float = 1.0, neuron: Neuron | None = None
