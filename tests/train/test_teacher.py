@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -142,6 +143,7 @@ def test_a_run_that_is_stopped_while_its_teacher_learns_keeps_its_own_config(
     assert cli.main(["train", "digits", "--resume", "--epochs", "3", *out]) == 2
     assert "started with --epochs 2 (now 3)" in capfd.readouterr().err
     assert cli.main(["train", "digits", "--resume", *out]) == 0
+    assert re.search(r"after 2 epochs and \d+\.\d minutes after the teacher's \d+\.\d, ", capfd.readouterr().out)
     assert same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "run"))
 
 

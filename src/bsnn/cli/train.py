@@ -206,8 +206,9 @@ def text(result: Result) -> str:
         accuracies += f" in epoch {result['selected_epoch']}, the best by {result['selected_by']} accuracy,"
     if result["finished_before"]:
         return f"{result['run']} was finished already: {accuracies.rstrip(',')}"
+    of_teacher = f" after the teacher's {result['teacher_seconds'] / 60:.1f}" if "teacher_seconds" in result else ""
     return (
         f"{accuracies} after {result['epochs']} epoch{'s' * (result['epochs'] > 1)} and "
-        f"{result['train_seconds'] / 60:.1f} minutes, {result['peak_bytes'] / 1e9:.2f} GB at most; in {result['run']}"
-        + (f"\nstopped: {result['stopped']}" if "stopped" in result else "")
+        f"{result['train_seconds'] / 60:.1f} minutes{of_teacher}, {result['peak_bytes'] / 1e9:.2f} GB at most; in "
+        f"{result['run']}" + (f"\nstopped: {result['stopped']}" if "stopped" in result else "")
     )

@@ -103,6 +103,7 @@ def train(
                 if world.is_first:
                     run.restore(state, data)
                 return _result(run, config, state["history"], finished_before=True)
+        seconds = {}
         if first is not None and teacher is not None:
             if state is None:
                 if begun is not None:
@@ -113,7 +114,8 @@ def train(
                     run.start(config, data, checked.origins)
                 report(f"training the teacher first (recipe {config.teacher})")
             options = {"workers": workers, "checkpoint_minutes": checkpoint_minutes, "device": device}
-            train(first, teacher, data=data, resume=resume or world.restarted, **options)
+            taught = train(first, teacher, data=data, resume=resume or world.restarted, **options)
+            seconds["teacher_seconds"] = taught["train_seconds"]
             if state is None:
                 report("the teacher is trained; now what learns from it")
         trainer, more = _prepared(config, data, world, workers, state, own, teacher)
@@ -129,7 +131,7 @@ def train(
         for note in notes:
             report(f"warning: {note}")
         _Epochs(trainer, run, told, checkpoint_minutes, data).run()
-        return _result(run, config, trainer.history, finished_before=False)
+        return _result(run, config, trainer.history, finished_before=False) | seconds
 
 
 def check_ready(config: Config, data: str | None = None) -> None:
