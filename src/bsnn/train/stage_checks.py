@@ -97,8 +97,8 @@ def check_last_batches(net: Stateful, stages: Sequence[Stage], spec: DataSpec, n
             with naming(stage, stages):
                 raise UserError(
                     f"batch_size: received {config.batch_size} for {num_samples} samples{shared}, which leaves a batch "
-                    "of one sample, of which a BatchNorm layer sees one value per channel; expected two samples or more "
-                    "in every batch. Change batch_size or train_samples."
+                    "of one sample, of which a BatchNorm layer sees one value per channel; expected two samples or "
+                    "more in every batch. Change batch_size or train_samples."
                 ) from error
 
 
