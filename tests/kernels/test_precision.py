@@ -125,7 +125,9 @@ def gradients(name: str) -> list[Tensor]:
     return [gradient for gradient in (x.grad, *(p.grad for p in net.parameters())) if gradient is not None]
 
 
-def test_gradients_in_bf16_have_two_digits_and_keep_their_type() -> None:
+def test_gradients_in_bf16_have_two_digits_and_keep_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On any CPU: one without instructions for bf16 leaves tiles in single precision.
+    monkeypatch.setattr("bsnn.kernels._synapse.multiplies_bf16", lambda: True)
     pairs = list(zip(gradients("bf16"), gradients("fp32"), strict=True))
     for rounded, full in pairs:
         assert rounded.dtype == full.dtype
@@ -157,6 +159,26 @@ def test_without_instructions_for_bf16_numbers_are_rounded_all_the_same(monkeypa
     for emulated, expected in zip([*of_dense_weights("bf16"), *gradients("bf16")], usual, strict=True):
         # The same factors, added in another order: a sum that is rounded the other way is off by one in eight bits.
         torch.testing.assert_close(emulated, expected, rtol=2**-6, atol=1e-3 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("machine", "emulated_at_least", "instructions", "expected"),
+    [
+        ("x86_64", True, True, True),
+        ("x86_64", True, False, False),  # AVX-512 from before there was bf16
+        ("AMD64", True, False, False),
+        ("x86_64", False, False, False),
+        ("aarch64", True, False, True),
+    ],
+)
+def test_emulated_bf16_is_not_taken_for_instructions(
+    machine: str, emulated_at_least: bool, instructions: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: emulated_at_least, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions, raising=False)
+    assert multiplies_bf16.__wrapped__() is expected
 
 
 def test_on_a_cpu_tf32_changes_nothing() -> None:

@@ -3,6 +3,7 @@
 No other module of training touches a name of torch that begins with an underscore.
 """
 
+import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -48,12 +49,16 @@ def mark(tensor: Tensor, name: str, value: Any) -> Tensor:
 
 @cache
 def multiplies_bf16() -> bool:
-    """Whether the CPU has instructions for bf16; without them torch's convolutions would take a hundred times as long.
+    """Whether the CPU has instructions for bf16; without them torch's products would take several times as long.
 
-    torch tells it in public for GPUs only.
+    torch tells it in public for GPUs only. What it says of oneDNN holds for any x86 CPU with AVX-512, where bf16 is
+    emulated if need be, so such a CPU is asked itself, if this version of torch can.
     """
     supported: Callable[[], bool] | None = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return supported is not None and torch.backends.mkldnn.is_available() and supported()
+    if supported is None or not torch.backends.mkldnn.is_available() or not supported():
+        return False
+    instructions: Callable[[], bool] | None = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return instructions is None or platform.machine().lower() not in ("x86_64", "amd64") or instructions()
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:
