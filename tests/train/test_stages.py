@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from training_runs import TINY, Killed, assert_same_run, last_state, metrics, run_command, stop_after, uncounted
 
 import bsnn
@@ -17,8 +18,10 @@ from bsnn import UserError, cli
 from bsnn.train import loop as train, trainer as trainer_module
 from bsnn.train.build import load_data
 from bsnn.train.config import Config, config_from_json
+from bsnn.train.distributed import World
 from bsnn.train.fields import written
 from bsnn.train.load import evaluate_run, load_network
+from bsnn.train.stage_checks import check_last_batches
 from bsnn.train.stages import described, stage_at, stages_of
 from bsnn.train.trainer import Trainer
 
@@ -123,11 +126,19 @@ def test_stages_that_cannot_be_are_refused_by_name(stages: str, message: str, tm
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+_SEQUENCE = ["--gradient", "bptt", "--batchnorm", "sequence"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--batch-size", "21"], "bsnn: batch_size: received 21 for 64 samples, which leaves a batch of one sample"),
         (["--stages", "epochs=1,batch_size=63"], "bsnn: stages: stage 1: batch_size: received 63 for 64 samples"),
+        (["--batch-size", "21", *_SEQUENCE, "--time-steps", "1"], "bsnn: batch_size: received 21 for 64 samples"),
+        (
+            ["--batch-size", "21", *_SEQUENCE, "--stages", "epochs=1,time_steps=1"],
+            "bsnn: stages: stage 1: batch_size: received 21 for 64 samples",
+        ),
     ],
 )
 def test_a_single_sample_is_no_batch_for_batch_norm(options: list[str], message: str, tmp_path: Path, capfd) -> None:
@@ -137,6 +148,32 @@ def test_a_single_sample_is_no_batch_for_batch_norm(options: list[str], message:
     assert message in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
     assert cli.main([*shared, "--plan", "4,pool,4", *options]) == 0  # which leaves sixteen
+
+
+def test_several_time_steps_are_more_than_one_sample(tmp_path: Path) -> None:
+    network = ["--model", "residual", "--plan", "4,max,4,max,4,max,4", *_SEQUENCE, "--time-steps", "2"]
+    options = ["--train-samples", "64", "--epochs", "1", "--batch-size", "21", "--out", str(tmp_path / "run")]
+    assert cli.main(["train", "digits", *network, *options]) == 0
+
+
+def test_looking_for_single_values_leaves_the_network_as_it_was() -> None:
+    class Uncopied(bsnn.Sequential):
+        def __deepcopy__(self, memo: object) -> object:
+            raise TypeError("cannot be copied")
+
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3), bsnn.BatchNorm2d(4), bsnn.LIF(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    net = Uncopied(*layers, bsnn.BinaryLinear(4, 8), bsnn.BatchNorm1d(8), bsnn.LIF())
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    config = dataclasses.replace(TINY, batch_size=3)
+    spec = bsnn.data.DataSpec("own", "image", ("a", "b"), (1, 8, 8), (0.0,), (1.0,), 1.0)
+    with pytest.raises(UserError, match="received 3 for 4 samples, which leaves a batch of one sample"):
+        check_last_batches(net, stages_of(config), spec, 4, World())
+    assert net.training
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    check_last_batches(net, stages_of(config), spec, 5, World())
+    alone = bsnn.Sequential(*layers, bsnn.BinaryLinear(4, 8), bsnn.LIF())
+    check_last_batches(alone, stages_of(config), spec, 4, World())
 
 
 @pytest.mark.parametrize(

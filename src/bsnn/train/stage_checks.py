@@ -1,6 +1,5 @@
 """Whether every stage of a run can be trained, checked before the first one begins."""
 
-import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from torch.optim import Optimizer
 
 from bsnn.data.spec import DataSpec
 from bsnn.errors import UserError
-from bsnn.nn.neuron import Stateful
+from bsnn.nn.neuron import Stateful, evaluating
 from bsnn.optim import FlipOptimizer
 from bsnn.train.distributed import World
 from bsnn.train.own import Own, check_outputs, keeps_graph
@@ -84,22 +83,36 @@ def check_last_batches(net: Stateful, stages: Sequence[Stage], spec: DataSpec, n
         config = stage.config
         rest = num_samples % config.batch_size
         batch = rest if rest >= world.size else min(config.batch_size, num_samples)
-        if batch // world.size > 1 or config.batchnorm == "sequence" or (config.sync_batchnorm and batch > 1):
+        # Time steps and samples that one pass of BatchNorm normalizes together.
+        frames = spec.shape[0] if spec.kind == "event" else config.time_steps
+        together = frames if config.batchnorm == "sequence" else 1
+        shared = batch if config.sync_batchnorm else batch // world.size
+        if shared * together > 1 or _normalizes_alone(net, stage.spec_of(spec)):
             continue
-        sample = torch.zeros(1, *stage.spec_of(spec).shape[-3:], device=next(iter(net.parameters())).device)
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                copy.deepcopy(net).train()(sample, None)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            shared = f" by {world.size} processes" if world.size > 1 else ""
-            with naming(stage, stages):
-                raise UserError(
-                    f"batch_size: received {config.batch_size} for {num_samples} samples{shared}, which leaves a batch "
-                    "of one sample, of which a BatchNorm layer sees one value per channel; expected two samples or "
-                    "more in every batch. Change batch_size or train_samples."
-                ) from error
+        samples = f"{num_samples} sample{'s' * (num_samples != 1)}"
+        processes = f" by {world.size} processes" if world.size > 1 else ""
+        with naming(stage, stages):
+            raise UserError(
+                f"batch_size: received {config.batch_size} for {samples}{processes}, which leaves a batch of one "
+                "sample, of which a BatchNorm layer sees one value per channel; expected two samples or more in every "
+                "batch. Change batch_size or train_samples."
+            )
+
+
+def _normalizes_alone(net: Stateful, spec: DataSpec) -> bool:
+    """Whether a network in training takes a batch of one sample; it is left as it was."""
+    sample = torch.zeros(1, *spec.shape[-3:], device=next(iter(net.parameters())).device)
+    before = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    try:
+        with evaluating(net), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            net.train()(sample, None)
+    except Exception as error:  # of code of the user's own too; what else may be wrong, training tells
+        return "more than 1 value per channel" not in str(error)
+    finally:
+        with torch.no_grad():
+            for buffer, values in before:
+                buffer.copy_(values)
+    return True
 
 
 def check_stage_optimizers(stages: Sequence[Stage], optimizers: Sequence[Optimizer], own: Own, net: Stateful) -> None:
