@@ -54,6 +54,14 @@ def test_a_network_that_computes_something_else_is_named(finished: Path, tmp_pat
     train.train(others, tmp_path / "other")
     told = "was trained with --plan 4,4,pool,4 (now 4,pool,4,pool,4), --threshold 1.0 (now 2.0); its weights fit"
     assert told in capfd.readouterr().err
+    # Half as many channels of twice the width are the same network.
+    wide = dataclasses.replace(config, plan=(2, 2, "pool", 2), width=2.0)
+    train.train(wide, tmp_path / "wide")
+    # These neurons have learned what the config begins with.
+    learned = dataclasses.replace(config, neuron="plif", init_from="")
+    train.train(learned, tmp_path / "learned")
+    train.train(dataclasses.replace(learned, init_from=str(tmp_path / "learned"), leak=0.25), tmp_path / "on")
+    assert "was trained with" not in capfd.readouterr().err
 
 
 def test_momentum_that_is_not_there_is_asked_for(finished: Path) -> None:

@@ -197,7 +197,13 @@ def _changes_of_network(source: dict[str, Any], config: Config) -> list[str]:
         other = saved_config(source)
     except UserError:  # of another version; the weights fit
         return []
-    names = ("model", "plan", "neuron", "leak", "threshold")
+    names = ["model", "neuron"]
+    # Numbers of channels are those of the weights.
+    words = [[item if isinstance(item, str) else "" for item in run.plan] for run in (other, config)]
+    if words[0] != words[1]:
+        names.insert(1, "plan")
+    if config.neuron != "plif":  # which brings along what it has learned
+        names += ["leak", "threshold"]
     changes = [
         f"--{name} {written(getattr(other, name))} (now {written(getattr(config, name))})"
         for name in names
