@@ -29,7 +29,8 @@ DEFAULTS = {
     "crop_padding": 0, "crop_mode": "zeros", "flip": False, "alternating_flip": False, "cutout": 0,
     "autoaugment": False, "mixup": 0.0,
     "time_shift": 0.0, "speed_change": 0.0, "gain_change": 0.0, "noise": 0.0, "noise_folder": "", "reject": 0.0,
-    "teacher": "", "teacher_share": 0.9, "init_from": "", "statistics_batches": 50, "sync_batchnorm": False, "seed": 0,
+    "teacher": "", "teacher_share": 0.9, "teacher_answers": "batch",
+    "init_from": "", "statistics_batches": 50, "sync_batchnorm": False, "seed": 0,
     "evaluation_interval": 1, "select": "last", "early_stopping": 0, "final_test": True,
 }  # fmt: skip
 

@@ -71,6 +71,7 @@ ELSEWHERE = {
     "sync_batchnorm": "test_distributed.py",
     "teacher": "test_teacher.py",
     "teacher_share": "test_teacher.py",
+    "teacher_answers": "test_teacher.py",
     "clip_norm": "test_options.py",
     "loss": "test_own_parts.py",
     "method": "test_method.py",

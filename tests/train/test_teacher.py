@@ -48,11 +48,15 @@ def test_targets_by_hand() -> None:
     inputs = torch.tensor([[[[0.0, 0.0]]], [[[torch.log(torch.tensor(3.0)), 0.0]]]])
     for steps in (1, 4):  # the mean over time, not the sum
         teacher = Teacher(Fixed(), spec, steps, 0.8)
-        found = teacher.targets(inputs, torch.tensor([1, 0]))
+        found = teacher.targets(teacher.answers(inputs), torch.tensor([1, 0]))
         # The answers are ½ and ½, then ¾ and ¼.
         torch.testing.assert_close(found, torch.tensor([[0.4, 0.6], [0.8, 0.2]]))
-        mixed = teacher.targets(inputs, torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+        mixed = teacher.targets(teacher.answers(inputs), torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
         torch.testing.assert_close(mixed, torch.tensor([[0.5, 0.5], [0.6, 0.4]]))
+        once = teacher.answers_once([inputs[:1], inputs[1:]], mirrored=False)
+        torch.testing.assert_close(once, torch.tensor([[0.5, 0.5], [0.75, 0.25]]))
+        # The answers for the mirror image of the second are ¼ and ¾.
+        torch.testing.assert_close(teacher.answers_once([inputs], mirrored=True), torch.full((2, 2), 0.5))
 
 
 def test_the_loss_takes_its_answers_and_the_accuracy_the_labels(
@@ -66,7 +70,7 @@ def test_the_loss_takes_its_answers_and_the_accuracy_the_labels(
     run = Trainer(config, *data, teacher=Teacher(trained.net, trained.spec, trained.time_steps, 1.0))
     plain = Trainer(dataclasses.replace(config, teacher=""), *data)
     inputs, labels = next(iter(run.train_loader.epoch(0)))
-    targets = run.teacher.targets(inputs, labels)
+    targets = run.teacher.targets(run.teacher.answers(inputs), labels)
     assert not run.teacher.net.training
     for trainer, given in ((run, labels), (plain, targets)):
         trainer.net.train()
@@ -74,6 +78,48 @@ def test_the_loss_takes_its_answers_and_the_accuracy_the_labels(
     assert run.tally.loss == pytest.approx(plain.tally.loss)
     assert same(run.net.state_dict(), plain.net.state_dict())
     assert judged[0] is labels
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_asked_once_it_answers_for_samples_without_augmentation(finished: Path, flip: bool, monkeypatch) -> None:
+    fields = {"teacher_answers": "once", "teacher_share": 0.5, "crop_padding": 2, "flip": flip, "epochs": 2}
+    config = dataclasses.replace(TINY, teacher=str(finished), **fields)
+    data, trained = load_data(config, None), load_network(finished)
+    teacher = Teacher(trained.net, trained.spec, trained.time_steps, 0.5)
+    trainer, asked, given = Trainer(config, *data, teacher=teacher), [], []
+    teacher.net.register_forward_pre_hook(lambda _, inputs: asked.append(len(inputs[0])))
+    make_targets = trainer._targets
+    monkeypatch.setattr(trainer, "_targets", lambda *batch: given.append(make_targets(*batch)) or given[-1])
+    for _ in range(2):
+        trainer.train_epoch()
+        trainer.finish_epoch()
+    assert sum(asked) == trained.time_steps * (1 + flip) * len(data[0])
+    whole, labels = next(bsnn.data.Loader(data[0], len(data[0])).ordered())
+    answers = teacher.answers(whole)
+    if flip:
+        answers = (answers + teacher.answers(whole.flip(-1))) / 2
+    expected = 0.5 * torch.nn.functional.one_hot(labels, 10) + 0.5 * answers
+    for epoch in range(2):
+        numbers = [trainer.train_loader.numbers(epoch, batch) for batch in range(len(trainer.train_loader))]
+        batches = given[epoch * len(numbers) : (epoch + 1) * len(numbers)]
+        torch.testing.assert_close(torch.cat(batches), expected[np.concatenate(numbers)])
+
+
+def test_what_cannot_be_asked_once_is_refused(finished: Path, tmp_path: Path, capfd) -> None:
+    out = ["--out", str(tmp_path / "run")]
+    for options, words in (
+        (
+            ["--teacher", str(finished), "--mixup", "0.2"],
+            "teacher_answers: received once with mixup, which makes samples",
+        ),
+        (
+            ["--teacher", str(finished), "--epochs", "2", "--stages", "epochs=1,mixup=0.2"],
+            "teacher_answers: received once with mix",
+        ),
+        ([], "--teacher-answers: it has an effect only with --teacher"),
+    ):
+        assert cli.main(["train", "digits", "--teacher-answers", "once", *options, *out]) == 2
+        assert words in capfd.readouterr().err
 
 
 def test_a_folder_above_another_run_is_free(finished: Path, tmp_path: Path) -> None:
@@ -105,8 +151,9 @@ def test_a_recipe_is_trained_first_on_the_same_samples(recipes: None, tmp_path: 
     assert bsnn.train.evaluate_run(tmp_path / "run")["samples"] > 0
 
 
-def test_an_interrupted_run_goes_on_to_the_bit(recipes: None, tmp_path: Path) -> None:
-    config = dataclasses.replace(TINY, epochs=2, teacher="small-teacher")
+@pytest.mark.parametrize("answers", ["batch", "once"])
+def test_an_interrupted_run_goes_on_to_the_bit(recipes: None, answers: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, epochs=2, teacher="small-teacher", teacher_answers=answers)
 
     class Stop:
         def on_update(self, trainer: Trainer) -> None:
@@ -162,6 +209,24 @@ def test_what_a_teacher_may_have_seen_is_said(finished: Path, tmp_path: Path, mo
         train.train(dataclasses.replace(TINY, epochs=3), tmp_path / "begun", callbacks=[Stop()])
     train.train(dataclasses.replace(TINY, epochs=1, teacher=str(tmp_path / "begun")), tmp_path / "other")
     assert "begun has finished 1 of 3 epochs" in capfd.readouterr().err
+
+
+def test_recordings_of_events_can_be_taught(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        (folder := tmp_path / "data" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        x, y, p = rng.integers(0, 8, 50), rng.integers(0, 8, 50), rng.integers(0, 2, 50)
+        np.savez(folder / f"{number}.npz", x=x, y=y, t=np.arange(50), p=p, height=8, width=8)
+    fields = {"dataset": "folder", "image_size": 8, "train_samples": 0, "batch_size": 8, "epochs": 1, "time_steps": 2}
+    config = dataclasses.replace(TINY, **fields)
+    train.train(config, tmp_path / "teacher", data=tmp_path / "data")
+    # Its sensor is a tuple here and a list in the checkpoint.
+    assert load_network(tmp_path / "teacher").spec == bsnn.data.DataSpec.of(
+        load_data(config, str(tmp_path / "data"))[0]
+    )
+    for answers in ("batch", "once"):
+        taught = dataclasses.replace(config, teacher=str(tmp_path / "teacher"), teacher_answers=answers)
+        assert train.train(taught, tmp_path / answers, data=tmp_path / "data")["epochs"] == 1
 
 
 def test_another_teacher_is_noticed(recipes: None, finished: Path, tmp_path: Path) -> None:

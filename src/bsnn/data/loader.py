@@ -193,6 +193,7 @@ class Loader:
         self.rank = rank
         self.world_size = world_size
         self.device = torch.device("cpu") if device is None else torch.device(device)
+        self._last_order: tuple[int, np.ndarray] | None = None
 
     def __len__(self) -> int:
         """Batches in a training epoch, the same for every rank."""
@@ -220,13 +221,22 @@ class Loader:
                 f"epoch {number} from batch {start_batch}: expected an epoch from 0 on and a batch "
                 f"from 0 to {len(self)}"
             )
-        key = _Key(self.seed, number)
-        order = key.order(len(self.dataset))
+        key, order = _Key(self.seed, number), self._order(number)
         mixing = mixed and self.augment is not None and self.augment.mixup > 0
         parts = (self._part(order, n, mixing) for n in range(start_batch, len(self)))
         if isinstance(self.dataset, AugmentedSounds) and (share := self.dataset.settings.background):
             parts = (part._replace(background=key.background(part.positions, share)) for part in parts)
         return self._batches(parts, key)
+
+    def numbers(self, number: int, batch: int) -> np.ndarray:
+        """Which samples of the data set are in a batch of an epoch, in its order; with mixup, before they are mixed."""
+        return self._part(self._order(number), batch).indices
+
+    def _order(self, number: int) -> np.ndarray:
+        """Of an epoch; that of the last one that was asked for is kept."""
+        if self._last_order is None or self._last_order[0] != number:
+            self._last_order = number, _Key(self.seed, number).order(len(self.dataset))
+        return self._last_order[1]
 
     def ordered(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Evaluation batches: every sample once over all ranks, in the data set's order, only normalized."""

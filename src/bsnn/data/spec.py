@@ -35,7 +35,7 @@ class DataSpec:
     def of(cls, data: Dataset) -> "DataSpec":
         """The spec of a data set."""
         settings = getattr(getattr(data, "decode", None), "keywords", {})
-        decode = {key: settings[key] for key in _DECODING if settings.get(key) is not None}
+        decode = {key: _fixed(settings[key]) for key in _DECODING if settings.get(key) is not None}
         plain = {f.name: getattr(data, f.name) for f in dataclasses.fields(cls) if f.name != "decode"}
         return cls(**plain, decode=decode)
 
@@ -47,6 +47,11 @@ class DataSpec:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "DataSpec":
         """The spec from what `as_json` returned."""
-        lists = ("classes", "shape", "mean", "std")
-        fields: dict[str, Any] = {key: tuple(value) if key in lists else value for key, value in content.items()}
+        fields: dict[str, Any] = {name: _fixed(value) for name, value in content.items()}
+        fields["decode"] = {key: _fixed(value) for key, value in content.get("decode", {}).items()}
         return cls(**fields)
+
+
+def _fixed(value: Any) -> Any:
+    """A list, as JSON gives back a tuple, as a tuple, so that both are equal; anything else as it is."""
+    return tuple(value) if isinstance(value, list) else value

@@ -68,6 +68,10 @@ def _only_bptt(config: "Config", name: str) -> str:
     return "" if holds else "it has an effect only with --gradient bptt or bptt-full"
 
 
+def _unused_answers(config: "Config", name: str) -> str:
+    return "" if config.teacher or config.teacher_answers == "batch" else "it has an effect only with --teacher"
+
+
 @dataclass(frozen=True)
 class Config:
     """All that a training run depends on. The help of each field is the help of its option."""
@@ -220,6 +224,12 @@ class Config:
         "share of the teacher's answers in the labels",
         unused=only("--teacher", lambda config: bool(config.teacher)),
     )
+    teacher_answers: Literal["batch", "once"] = _setting(
+        "batch",
+        "for each batch as it is augmented; or once for each training sample, and its mirror image if images are "
+        "mirrored, which saves a forward pass per update",
+        unused=_unused_answers,
+    )
     clip_norm: float = _setting(
         0.0, "scale the gradients of a time step down to this norm, taken over all parameters; 0 for none"
     )
@@ -329,7 +339,7 @@ def why_unused(config: Config, name: str) -> str:
 
 
 # Fields that earlier runs do not have: their defaults are what those runs did.
-_ADDED = ("first_layer", "teacher", "teacher_share")
+_ADDED = ("first_layer", "teacher", "teacher_share", "teacher_answers")
 
 
 def config_from_json(content: dict[str, Any]) -> Config:

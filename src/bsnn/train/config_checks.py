@@ -63,6 +63,12 @@ def check_config(config: "Config") -> None:
     _check_selection(config)
     if config.method and not is_own(config.method):
         raise UserError(f"method: received {config.method!r}; expected module:Class, or none.")
+    if config.teacher_answers == "once" and (config.mixup or config.reject):
+        name = "mixup" if config.mixup else "reject"
+        raise UserError(
+            f"teacher_answers: received once with {name}, which makes samples that the data set does not have; "
+            f"expected batch. Or switch {name} off."
+        )
     for setting in dataclasses.fields(config):
         value, choices = getattr(config, setting.name), choices_of(setting)
         if choices and value not in choices:

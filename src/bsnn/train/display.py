@@ -29,6 +29,8 @@ class Progress:
         """Shows the bar."""
         for line in described(trainer.config):
             report(line)
+        if trainer.teacher is not None and trainer.config.teacher_answers == "once":
+            report(f"asking the teacher about {trainer.num_samples:,} samples before the first update")
         # `disable=None` is tqdm's word for: only on a terminal.
         self.bar = tqdm(total=trainer.total_batches, initial=trainer.batches, unit="batch", disable=None)
 

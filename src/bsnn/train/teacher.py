@@ -2,13 +2,14 @@
 
     label = (1 − share) · the class + share · softmax(the teacher's mean logits)
 
-The teacher sees the samples of the batch as they are augmented. It is a run, or a recipe that is trained before the
-run, on the same samples with the same seed.
+The teacher sees the samples of each batch as they are augmented, or each sample once, before the first update. It is a
+run, or a recipe that is trained before the run, on the same samples with the same seed.
 """
 
 import functools
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,11 +76,27 @@ class Teacher:
                     "trained on. Train a teacher on this data."
                 )
 
-    def targets(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Labels `[B]`, or distributions `[B, classes]`, and its answers to the inputs, as distributions."""
+    def answers(self, inputs: Tensor) -> Tensor:
+        """Its distributions over the classes, `[B, classes]`."""
         with torch.no_grad(), precision(self._computes_in):
             summed = predict(self.net, inputs, self._frames)
-            answers = (summed / (self._frames or len(inputs))).softmax(1)
+        return (summed / (self._frames or len(inputs))).softmax(1)
+
+    def answers_once(self, batches: Iterable[Tensor], *, mirrored: bool) -> Tensor:
+        """Its distributions for all samples, `[N, classes]`.
+
+        Args:
+            batches: What enters, as it is in evaluation.
+            mirrored: Whether to take the mean of those for each image and its mirror image.
+        """
+        found = []
+        for inputs in batches:
+            answers = self.answers(inputs)
+            found.append((answers + self.answers(inputs.flip(-1))) / 2 if mirrored else answers)
+        return torch.cat(found)
+
+    def targets(self, answers: Tensor, labels: Tensor) -> Tensor:
+        """Labels `[B]`, or distributions `[B, classes]`, and its answers, as distributions."""
         classes = F.one_hot(labels, answers.shape[1]) if labels.dim() == 1 else labels
         return torch.lerp(classes.to(answers), answers, self.share)
 

@@ -162,6 +162,8 @@ class Trainer:
         self.keeps_memory = False
         self.history: list[EpochMetrics] = []
         self._places = {parameter: place for place, parameter in enumerate(self._binary.values())}
+        # Of the teacher, if it is asked once; a run that goes on asks again.
+        self._answers: Tensor | None = None
         self.tally = Tally(flips=[0] * len(self._binary))
         # Of the batch at work, on their device.
         self._flips: dict[BinaryParameter, Tensor | int] = {}
@@ -190,7 +192,7 @@ class Trainer:
         with naming(stage, self.stages):
             small, held_out = (at_size(data, stage.shrunk_to) for data in (train, held_out))
             # A teacher sees images as large as those that it was trained on; `_shown` shrinks them afterwards.
-            train = small if self.teacher is None else train
+            train = train if self._asks_about_batches else small
             augment = build_augmentation(config, train.shape[-1] / self.spec.shape[-1])
             batches = Loader(train, local_batch, augment=augment, seed=config.seed, **share)
             return batches, Loader(held_out, local_batch, **share)
@@ -242,6 +244,8 @@ class Trainer:
         self.net.train()
         since, self._processor = time.perf_counter(), time.process_time()
         with precision(self.config.precision), keeping_memory(self.keeps_memory):
+            if self.teacher is not None and not self._asks_about_batches and self._answers is None:
+                self._answers = self._ask_once(self.teacher)
             for inputs, labels in self.train_loader.epoch(self.epoch, self.batch):
                 if (self.epoch - stage.start) * len(self.train_loader) + self.batch < 2:
                     # Counting changes no number, and updates are alike but for the first: SGD makes its momentum there.
@@ -256,14 +260,32 @@ class Trainer:
     def _shown(self, inputs: Tensor) -> Tensor:
         """A batch as the network sees it in this stage."""
         size = self.stage.shrunk_to
-        return shrunk_batch(inputs, size) if size and self.teacher is not None else inputs
+        return shrunk_batch(inputs, size) if size and self._asks_about_batches else inputs
+
+    @property
+    def _asks_about_batches(self) -> bool:
+        return self.teacher is not None and self.config.teacher_answers == "batch"
+
+    def _ask_once(self, teacher: Teacher) -> Tensor:
+        """The teacher's answers for all training samples, as they are without augmentation."""
+        batches = Loader(self._sets[0], self.config.batch_size, workers=self._workers, device=self.world.device)
+        return teacher.answers_once((inputs for inputs, _ in batches.ordered()), mirrored=self.config.flip)
+
+    def _targets(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """What the loss of a batch takes for labels."""
+        if self.teacher is None:
+            return labels
+        if self._answers is None:
+            return self.teacher.targets(self.teacher.answers(inputs), labels)
+        numbers = self.train_loader.numbers(self.epoch, self.batch)
+        return self.teacher.targets(self._answers[torch.from_numpy(numbers).to(labels.device)], labels)
 
     def _train_batch(self, inputs: Tensor, labels: Tensor) -> None:
         config, tally = self.stage.config, self.tally
         # The share of this process in the global batch, which the last one may split unevenly.
         global_size = min(config.batch_size, self.num_samples - self.batch * config.batch_size)
         share = len(labels) * self.world.size / global_size
-        targets = labels if self.teacher is None else self.teacher.targets(inputs, labels)
+        targets = self._targets(inputs, labels)
         loss = lambda logits: share * self._step_loss(logits, targets)  # noqa: E731
         frames = over_time(self._shown(inputs), self.frames)
         place = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
@@ -310,6 +332,7 @@ class Trainer:
         entries = [entry for optimizer in self.optimizers for entry in optimizer.state.values()]
         states = [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
         taught = 0 if self.teacher is None else self.teacher.num_bytes
+        taught += 0 if self._answers is None else self._answers.nbytes
         return taught + model_size(self.net).stored_bytes + sum(t.nbytes for t in [*self.net.buffers(), *states])
 
     def estimate_statistics(self) -> None:
