@@ -1,11 +1,12 @@
 """How much more training gets done with two threads than with one, and which part of an update gains how much.
 
-    python benchmarks/threads.py [--repetitions 5] [--updates 6]
+    python benchmarks/threads.py [--repetitions 5] [--updates 10]
 
 Updates of the network of cifar10-small on batches of 128 random images, each number of threads in processes of its own
 that take turns; two threads are also compared with two processes of one thread each, side by side, and one thread with
-one whose memory is in small pages. `update` is `bsnn.online_update` with freed memory kept, as in `bsnn train`; the
-parts are those of the plain loop. Seconds are those of the clock, so nothing else may run. Writes results/threads.json.
+one whose memory is in small pages. Precision is the recipe's, and freed memory is kept, as in `bsnn train`. `update` is
+`bsnn.online_update`; the parts are those of the plain loop. Seconds are those of the clock, so nothing else may run.
+Writes results/threads.json.
 """
 
 import argparse
@@ -35,7 +36,8 @@ def work(updates: int) -> None:
     from bsnn.train.whitening import fix_first_layer
 
     torch.manual_seed(0)
-    net = bsnn.models.residual(recipe(RECIPE).plan, neuron=bsnn.LIF(gradient="sltt"))
+    config = recipe(RECIPE)
+    net = bsnn.models.residual(config.plan, neuron=bsnn.LIF(threshold=config.threshold, gradient=config.gradient))
     fix_first_layer(net)
     binary, real = bsnn.split_parameters(net)
     flip = bsnn.optim.TBSO(binary, time_steps=1)
@@ -46,23 +48,23 @@ def work(updates: int) -> None:
     def loss(logits: torch.Tensor) -> torch.Tensor:
         return bsnn.step_loss(logits, labels, time_steps=1)
 
-    with keeping_memory():
+    with keeping_memory(), bsnn.precision(config.precision):
         for _ in range(updates):
             start = time.perf_counter()
             bsnn.online_update(net, [images], loss, optimizers)
             seconds["update"].append(time.perf_counter() - start)
-    for _ in range(updates):
-        times = [time.perf_counter()]
-        logits, _ = net(images, net.initial_state(images))
-        times.append(time.perf_counter())
-        loss(logits).backward()
-        times.append(time.perf_counter())
-        flip.step(t=0)
-        optimizers[1].step()
-        net.zero_grad()
-        times.append(time.perf_counter())
-        for name, begun, ended in zip(("forward", "backward", "flips and SGD"), times, times[1:], strict=False):
-            seconds[name].append(ended - begun)
+        for _ in range(updates):
+            times = [time.perf_counter()]
+            logits, _ = net(images, net.initial_state(images))
+            times.append(time.perf_counter())
+            loss(logits).backward()
+            times.append(time.perf_counter())
+            flip.step(t=0)
+            optimizers[1].step()
+            net.zero_grad()
+            times.append(time.perf_counter())
+            for name, begun, ended in zip(("forward", "backward", "flips and SGD"), times, times[1:], strict=False):
+                seconds[name].append(ended - begun)
     # The first update of each kind allocates.
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     print(json.dumps(medians | {"peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
@@ -85,7 +87,7 @@ def ended(process: subprocess.Popen[str]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=6)
+    parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:

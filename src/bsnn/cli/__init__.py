@@ -44,7 +44,7 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
-    # torch, which is not loaded yet, asks for huge pages then: training takes less time, and no more memory.
+    # torch, which is not loaded yet, asks for huge pages then: fewer of them, where freed memory is given back.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     # Names of files need not be text; what standard output cannot write is escaped there, as on standard error.
     if isinstance(sys.stdout, io.TextIOWrapper):
