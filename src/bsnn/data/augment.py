@@ -20,6 +20,7 @@ from torch.nn import functional
 from bsnn.data.autoaugment import NUM_POLICY_DRAWS, autoaugment
 from bsnn.data.dataset import Kind
 from bsnn.data.grid import grid_of, values_of_bytes
+from bsnn.data.resizing import triangles
 from bsnn.errors import UserError
 
 # Uniform numbers that one sample consumes: top, left, flip, Cutout's row and column, and the policy's. Their
@@ -98,6 +99,22 @@ def _gather(planes: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding:
     columns = torch.where(flipped[:, None], columns.flip(0), columns) + left[:, None]
     source = (rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]).flatten(1)
     return padded.gather(2, source[:, None, :].expand(-1, padded.shape[1], -1))
+
+
+def shrunk_batch(images: Tensor, size: int) -> Tensor:
+    """A batch of square images with fewer rows and columns, on any device.
+
+    Args:
+        images: `[B, C, H, H]`, real numbers.
+        size: Rows and columns.
+
+    Example:
+        >>> shrunk_batch(torch.tensor([[[[0.0, 8.0, 8.0, 0.0]] * 4]]), 2)
+        tensor([[[[4.5714, 4.5714],
+                  [4.5714, 4.5714]]]])
+    """
+    weights = torch.from_numpy(triangles(images.shape[-1], size)).to(images)
+    return weights @ images @ weights.T
 
 
 def normalize(batch: Tensor, mean: Sequence[float], std: Sequence[float], scale: float, kind: Kind = "image") -> Tensor:

@@ -8,8 +8,6 @@ import dataclasses
 from functools import partial
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bsnn.data.dataset import ArrayDataset, Dataset, FileDataset
 from bsnn.errors import UserError
@@ -67,7 +65,7 @@ def shrunk(images: np.ndarray, size: int) -> np.ndarray:
         >>> shrunk(np.array([[[[0, 8, 8, 0]] * 4]], np.uint8), 2).tolist()
         [[[[5, 5], [5, 5]]]]
     """
-    weights = _triangles(images.shape[-1], size)
+    weights = triangles(images.shape[-1], size)
     made = np.empty((*images.shape[:-2], size, size), images.dtype)
     for start in range(0, len(images), _BLOCK):
         values = images[start : start + _BLOCK].astype(np.float32)
@@ -77,24 +75,17 @@ def shrunk(images: np.ndarray, size: int) -> np.ndarray:
     return made
 
 
-def shrunk_batch(images: Tensor, size: int) -> Tensor:
-    """A batch of square images with fewer rows and columns, on any device.
+def triangles(length: int, size: int) -> np.ndarray:
+    """`[size, length]`, the share of each pixel in each of fewer, larger ones.
 
     Args:
-        images: `[B, C, H, H]`, real numbers.
-        size: Rows and columns.
+        length: Pixels in a row or column.
+        size: Of those that are made.
 
     Example:
-        >>> shrunk_batch(torch.tensor([[[[0.0, 8.0, 8.0, 0.0]] * 4]]), 2)
-        tensor([[[[4.5714, 4.5714],
-                  [4.5714, 4.5714]]]])
+        >>> [round(7 * float(share)) for share in triangles(4, 2)[0]]
+        [3, 3, 1, 0]
     """
-    weights = torch.from_numpy(_triangles(images.shape[-1], size)).to(images)
-    return weights @ images @ weights.T
-
-
-def _triangles(length: int, size: int) -> np.ndarray:
-    """`[size, length]`, the share of each pixel in each of fewer, larger ones."""
     step = length / size
     centers = (np.arange(size) + 0.5) * step
     distances = np.abs(np.arange(length) + 0.5 - centers[:, None]) / step

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bsnn.data.augment import shrunk_batch
 from bsnn.data.dataset import Dataset
 from bsnn.data.loader import Loader, num_batches
-from bsnn.data.resizing import at_size, shrunk_batch
+from bsnn.data.resizing import at_size
 from bsnn.data.spec import DataSpec
 from bsnn.data.subset import some_samples
 from bsnn.errors import UserError
