@@ -159,7 +159,7 @@ def test_weights_end_at_plus_and_minus_a(tmp_path) -> None:
     """At least 99 % within 5 % of ±a, and quantizing them costs under half a point."""
     first = train(FIRST, tmp_path / "ann")
     # After fewer epochs its accuracy is that of a network in the making, and moves by a point either way.
-    second = dataclasses.replace(SECOND, init_from=str(tmp_path / "ann"), epochs=12)
+    second = dataclasses.replace(SECOND, init_from=str(tmp_path / "ann"), epochs=24)
     done = train(second, tmp_path / "cbp")
     assert done["test_accuracy"] > first["test_accuracy"] - 0.1
     net = load_network(tmp_path / "cbp").net
