@@ -102,8 +102,8 @@ SMALL = {
             gamma_schedule="cosine",
             one_minus_beta1=1e-3,
             bias_correction=True,
-            epochs=45,
-            evaluation_interval=15,
+            epochs=36,
+            evaluation_interval=12,
         ),
     ),
     "cifar10-narrow": Recipe(
