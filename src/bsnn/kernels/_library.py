@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bsnn.kernels.libraries import Level, Threads, load_libraries, program_with
 
 # `bsnn_training_version` of work.c.
-_VERSION = 5
+_VERSION = 6
 
 _threads = cache(Threads)
 
@@ -21,7 +21,7 @@ class Function(IntEnum):
 
     ROWS, CURRENTS, SIGNS, FIRE, QUARTERS, THROUGH_NEURONS, THROUGH_NORM = range(7)
     PIXELS_TO_POINTS, FILTERS_TO_POINTS, POINTS_TO_PIXELS, SIGNS_TO_POINTS, POINTS_TO_TAPS = range(7, 12)
-    COUNT_EVENTS, LIST_EVENTS, WEIGHTS_FROM_EVENTS = range(12, 15)
+    COUNT_EVENTS, LIST_EVENTS, WEIGHTS_FROM_EVENTS, FLIP = range(12, 16)
 
 
 class _Task(ctypes.Structure):

@@ -69,6 +69,8 @@ void bsnn_list_events(const bsnn_event_table *k, const float *x, int32_t *ends, 
                       int32_t rank, int32_t threads);
 void bsnn_weights_from_events(const bsnn_event_table *k, const float *gradient, const int32_t *ends, const float *values,
                               const uint16_t *places, float *work, float *out, int32_t rank, int32_t threads);
+void bsnn_flip(const float *momentum, uint8_t *bits, const float *limit, const int64_t *number, int64_t *counts,
+               int32_t rank, int32_t threads);
 void bsnn_fire(const bsnn_neurons *n, float *x, float *membrane, float *trace, float *sent, float *sent_trace,
                uint8_t *bits, int32_t rank, int32_t threads);
 int32_t bsnn_quarters(const bsnn_neurons *n, const float *current, int16_t *quarters, int32_t rank, int32_t threads);

@@ -6,7 +6,7 @@
 enum {
     ROWS, CURRENTS, SIGNS, FIRE, QUARTERS, THROUGH_NEURONS, THROUGH_NORM,
     PIXELS_TO_POINTS, FILTERS_TO_POINTS, POINTS_TO_PIXELS, SIGNS_TO_POINTS, POINTS_TO_TAPS,
-    COUNT_EVENTS, LIST_EVENTS, WEIGHTS_FROM_EVENTS
+    COUNT_EVENTS, LIST_EVENTS, WEIGHTS_FROM_EVENTS, FLIP
 };
 
 static void work(bsnn_task *task, int32_t rank, int32_t threads)
@@ -36,6 +36,7 @@ static void work(bsnn_task *task, int32_t rank, int32_t threads)
     case COUNT_EVENTS: bsnn_count_events(a[0], a[1], a[2], rank, threads); break;
     case LIST_EVENTS: bsnn_list_events(a[0], a[1], a[2], a[3], a[4], rank, threads); break;
     case WEIGHTS_FROM_EVENTS: bsnn_weights_from_events(a[0], a[1], a[2], a[3], a[4], a[5], a[6], rank, threads); break;
+    case FLIP: bsnn_flip(a[0], a[1], a[2], a[3], a[4], rank, threads); break;
     default: break;
     }
 }
@@ -43,7 +44,7 @@ static void work(bsnn_task *task, int32_t rank, int32_t threads)
 /* Version of what _library.py calls: a library of another version is not used. */
 int32_t bsnn_training_version(void)
 {
-    return 5;
+    return 6;
 }
 
 /* What a thread of an OpenMP team does. */
