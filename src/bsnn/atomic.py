@@ -3,7 +3,7 @@
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -57,19 +57,54 @@ def write_file(path: Path, content: bytes) -> None:
         _replace(path, content)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + PARTIAL)
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Replaces files by new contents, all or none of them; makes folders that are missing.
+
+    Raises:
+        UserError: If one of them cannot be written.
+    """
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for path, content in contents.items():
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+                _write_beside(path, content)
+        for path in contents:
+            with writing(path):
+                os.replace(_beside(path), path)
+    finally:
+        for path in contents:
+            with suppress(OSError):
+                _beside(path).unlink()
+    for folder in dict.fromkeys(path.parent for path in contents):
+        _flush_folder(folder)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    try:
+        _write_beside(path, content)
+        os.replace(_beside(path), path)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink()
+            _beside(path).unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    _flush_folder(path.parent)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + PARTIAL)
+
+
+def _write_beside(path: Path, content: bytes) -> None:
+    with open(_beside(path), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

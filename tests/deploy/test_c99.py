@@ -222,3 +222,27 @@ def test_where_one_may_not_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(bsnn.UserError, match="cannot be written"):
         export_c(read(bsnn.zoo.path("digits")), tmp_path / "file" / "c", np.zeros((1, 1, 8, 8), np.uint8))
+
+
+def test_files_that_only_an_earlier_export_needed_are_gone(tmp_path: Path) -> None:
+    """The Makefile compiles the front end if it is there, so that of another network would be taken."""
+    out, alone = tmp_path / "c", tmp_path / "alone"
+    for name in ("speech", "nmnist", "digits"):
+        export_c(read(bsnn.zoo.path(name)), out)
+    (out / "own.c").write_text("mine")
+    export_c(read(bsnn.zoo.path("digits")), out)
+    export_c(read(bsnn.zoo.path("digits")), alone)
+    ours, expected = ({file.relative_to(folder) for file in folder.rglob("*")} for folder in (out, alone))
+    assert ours == expected | {Path("own.c")}
+
+
+def test_an_export_that_fails_changes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    export_c(read(bsnn.zoo.path("speech")), out)
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    (out / "main.c").unlink()
+    (out / "main.c").mkdir()
+    with pytest.raises(bsnn.UserError, match=r"main\.c cannot be written \(Is a directory\)"):
+        export_c(read(bsnn.zoo.path("digits")), out)
+    del before[out / "main.c"]
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before

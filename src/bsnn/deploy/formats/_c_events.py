@@ -7,6 +7,8 @@ from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.schema import InputSpec
 
 _SOURCE = Path(__file__).with_name("events") / "events.c"
+NAMES = ("events.c", "events.h")
+"""The files of `event_files`."""
 
 
 def event_files(spec: InputSpec) -> dict[str, str]:

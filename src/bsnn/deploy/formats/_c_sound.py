@@ -14,6 +14,9 @@ from bsnn.deploy.sound import Sound
 from bsnn.errors import UserError
 
 _SOURCES = Path(__file__).with_name("sound")
+_MADE = ("sound.h", "sound_tables.h", "listen.h", "golden_sound.h")
+NAMES = (*(file.name for file in sorted(_SOURCES.iterdir())), *_MADE)
+"""The files of `sound_files`."""
 _GOLDEN = 4
 _GOLDEN_WINDOWS = 8
 

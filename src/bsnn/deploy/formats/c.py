@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bsnn.atomic import write_files
 from bsnn.deploy.camera import why_no_events
 from bsnn.deploy.engine import Engine
 from bsnn.deploy.engine.tables import DENSE, OpTable, TaskTable, ValueTable, contents
@@ -26,6 +27,8 @@ _CORTEX_M = Path(__file__).with_name("cortex_m")
 _ARDUINO = Path(__file__).with_name("arduino")
 _HEADERS = ("count.h", "count_width.h", "words.h")
 _POINTERS = ("weight", "multiplier", "offset")
+# The Makefile compiles them if they are there.
+_OF_SOME_NETWORKS = (*_c_sound.NAMES, *_c_events.NAMES)
 
 
 def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -> dict[str, Any]:
@@ -33,7 +36,8 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
 
     Args:
         artifact: The network.
-        out: The folder; it is new or empty, or holds an earlier export, whose files are replaced.
+        out: The folder; it is new or empty, or holds an earlier export, whose files are replaced. If one of them
+            cannot be written, all remain as they were.
         samples: Inputs of the golden vectors, raw, as `Engine` takes them, `[B, C, H, W]`, or `[T, B, C, H, W]` for
             events; if the network takes bytes, so must they be. Sounds are 16-bit samples, `[B, samples]`. By default
             random ones.
@@ -72,10 +76,14 @@ def export_c(artifact: Artifact, out: Path, samples: np.ndarray | None = None) -
         "arduino/examples/golden/golden.h": golden,
         "arduino/examples/golden/golden.ino": (_ARDUINO / "golden.ino").read_text(),
     }
-    total = sum(_write(out, name, text) for name, text in files.items())
+    contents = {out / name: text.encode() for name, text in files.items()}
+    write_files(contents)
+    for name in _OF_SOME_NETWORKS:
+        if name not in files:
+            (out / name).unlink(missing_ok=True)
     return {
         "path": os.fspath(out),
-        "bytes": total,
+        "bytes": sum(map(len, contents.values())),
         "weight_bytes": artifact.weight_bytes,
         **device.figures(),
         "layers": device.by_layer(),
@@ -91,15 +99,6 @@ def _check_folder(out: Path) -> None:
         raise UserError(
             f"{out}: holds other files, and no earlier export; expected a new or an empty folder. Choose another --out."
         )
-
-
-def _write(out: Path, name: str, text: str) -> int:
-    try:
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{out / name} cannot be written ({error.strerror or error}); choose another --out.") from error
-    return len(text.encode())
 
 
 def _tables(device: Device) -> tuple[str, str]:
