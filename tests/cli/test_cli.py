@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -280,7 +281,7 @@ def test_predict_enters_folders_and_goes_on_after_a_bad_file(tmp_path: Path, cap
     assert [Path(u["input"]).name for u in result["unreadable"]] == ["notes.txt", "none.png"]
     assert result["unreadable"][1]["reason"] == "there is no such file."
     assert cli.main(["predict", "digits", str(tmp_path)]) == 2
-    assert "notes.txt  not read: not a complete picture" in capsys.readouterr().out
+    assert "notes.txt  not read: not a picture in one of JPEG, PNG" in capsys.readouterr().out
 
 
 def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -> None:
@@ -303,8 +304,9 @@ def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -
     [
         (["predict", "digits", "nowhere.png"], "nowhere.png: there is no such file"),
         (["predict", "nowhere.bsnn", "x.png"], "nowhere.bsnn cannot be read"),
+        (["export", "digits", "--data", "."], "Its accuracy: bsnn models digits."),
         (["predict", __file__, __file__], "not a model file"),
-        (["predict", "digits", __file__], "not a complete picture"),
+        (["predict", "digits", __file__], "not a picture in one of JPEG, PNG"),
         (["report", "digits"], "digits is a shipped model, which has no record of its training; expected run dir"),
         (["predict", "digits", __file__, "--normalized"], "--normalized: received no .npy array"),
         (["export", "digits", "--format", "c", "--compare"], "--compare: received it with --format c"),
@@ -312,6 +314,9 @@ def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -
         (["export", "src"], "no checkpoint"),
         (["export", __file__], "expected a run directory"),
         (["evaluate", "nowhere"], "there is no such run or file"),
+        (["inspect", "./nowhere"], "./nowhere: there is no such file or run"),
+        (["predict", "speech", "x.wav", "--window", "nan"], "--window: received nan s"),
+        (["predict", "speech", "x.wav", "--window", "2"], "--window: received 2 s; the network hears 1 s"),
     ],
 )
 def test_a_wrong_model_or_input_is_one_line(arguments: list[str], message: str, capsys) -> None:
@@ -343,3 +348,28 @@ def test_torch_is_asked_for_huge_pages(before: str | None, after: str, monkeypat
         monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", before)
     assert cli.main(["recipes"]) == 0
     assert os.environ["THP_MEM_ALLOC_ENABLE"] == after
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "digits", ""],
+        ["predict", ""],
+        ["export", "digits", "--out", ""],
+        ["evaluate", "digits", "--data", ""],
+    ],
+)
+def test_an_empty_name_is_not_the_working_directory(arguments: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments if len(arguments) > 2 else [*arguments, "x.png"])
+    assert stop.value.code == 2
+    assert "received an empty name, perhaps from a shell variable that is not set" in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_said_without_its_number(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied", "secret.png")
+
+    monkeypatch.setattr(bsnn.zoo, "names", refuse)
+    assert cli.main(["models"]) == 2
+    assert capsys.readouterr().err == "bsnn: secret.png: Permission denied\n"

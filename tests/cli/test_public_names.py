@@ -5,7 +5,7 @@ import pkgutil
 
 import pytest
 
-MODULES = {"bsnn": {"data", "models", "optim", "train", "zoo"}}
+MODULES = {"bsnn": {"data", "models", "optim", "train", "zoo"}, "bsnn.data": {"audio", "events"}}
 
 
 @pytest.mark.parametrize("package", ["bsnn", "bsnn.data", "bsnn.optim", "bsnn.paper", "bsnn.train"])

@@ -1,6 +1,8 @@
 """What a deployed network makes of files: which numbers enter it, and what it says of each sample."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +100,7 @@ def test_frames_of_an_array_count_as_its_time_steps(engine: Engine, images: np.n
     frames = np.repeat(images[None, :1], 2 * engine.time_steps, axis=0)
     np.save(tmp_path / "frames.npy", frames)
     (line,) = predict_files(engine, [tmp_path / "frames.npy"])["predictions"]
+    assert line["frames"] == 2 * engine.time_steps
     logits = engine.outputs(frames)[0] * engine.artifact.output_scale / (2 * engine.time_steps)
     assert line["share"] == pytest.approx(np.exp(logits).max() / np.exp(logits).sum())
 
@@ -118,3 +121,48 @@ def test_batches_are_the_whole_test_set_in_order(engine: Engine) -> None:
     measured = evaluate_model(engine, None)
     assert measured["samples"] == len(data)
     assert measured["test_accuracy"] == (engine.predict(data.samples) == data.labels).mean()
+
+
+def test_what_cannot_be_read_is_listed_even_if_it_is_all_there_is(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a[1].npy").write_bytes(b"no array")
+    (tmp_path / "b.txt").write_text("text")
+    names = [str(tmp_path / name) for name in ("a[1].npy", "b.txt", "empty", "none.png")]
+    found = predict_files(engine, [Path(name) for name in names])
+    assert (found["predictions"], found["files"]) == ([], 4)
+    reasons = {line["input"]: line["reason"] for line in found["unreadable"]}
+    assert set(reasons) == set(names)
+    assert reasons[names[0]] == "not a complete array of numbers; expected a .npy file as np.save writes it."
+    assert reasons[names[2]] == "holds no files; expected at least one input."
+    with pytest.raises(bsnn.UserError, match=r"empty: holds no files"):
+        predict_files(engine, [tmp_path / "empty"])
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", bsnn.data.digits("test").samples[0])
+    (tmp_path / "locked").mkdir()
+    scan = os.scandir
+
+    def locked(path: str) -> Any:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    found = predict_files(engine, [tmp_path])
+    assert len(found["predictions"]) == 1
+    reason = "cannot be read (Permission denied)"
+    assert found["unreadable"] == [{"input": str(tmp_path / "locked"), "reason": reason}]
+
+
+def test_sounds_far_beyond_full_scale_are_refused(tmp_path: Path) -> None:
+    """A device would cut them to 16 bits; a little beyond is usual."""
+    speech = bsnn.load("speech")
+    for peak in (1.5, 100.0):
+        wave = peak * np.sin(np.arange(16_000) / 5)
+        (tmp_path / f"{peak:g}.wav").write_bytes(wav(wave, bits=32, floating=True))
+    assert predict_files(speech, [tmp_path / "1.5.wav"])["predictions"]
+    with pytest.raises(bsnn.UserError, match=r"100\.wav: reaches 100 times the full scale"):
+        predict_files(speech, [tmp_path / "100.wav"])

@@ -23,6 +23,8 @@ __all__ = ["main", "parser"]
 # In the order of the help.
 _COMMANDS = (demo, data, recipes, train, evaluate, models, export, predict, inspect, bench, report, reproduce)
 _OPTION = re.compile(r"^--\w+")
+# What arguments that name files and folders are called.
+_PATHS = ("path", "inputs", "root", "runs", "data", "out", "results")
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -55,10 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = parser(given).parse_known_args(given)
     if unknown:
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    _refuse_empty(options)
     try:
         result = options.run(options)
-    except (UserError, OSError) as error:
+    except UserError as error:
         print(f"bsnn: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        named = isinstance(error.filename, str | bytes) and error.strerror
+        print(f"bsnn: {os.fsdecode(error.filename)}: {error.strerror}" if named else f"bsnn: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         what, number = ("terminated", signal.SIGTERM) if stop.args else ("interrupted", signal.SIGINT)
@@ -78,6 +85,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bsnn: {failure}", file=sys.stderr)
         return 2
     return 0
+
+
+def _refuse_empty(options: argparse.Namespace) -> None:
+    """Refuses a path without a letter, which would mean the working directory, or nothing at all."""
+    for name in _PATHS:
+        value = getattr(options, name, None)
+        if value == "" or (isinstance(value, list) and "" in value):
+            options.parser.error(
+                f"{name}: received an empty name, perhaps from a shell variable that is not set; expected a path"
+            )
 
 
 def _discard_output() -> None:

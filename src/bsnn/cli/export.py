@@ -111,7 +111,7 @@ def _copy_shipped(options: argparse.Namespace, path: Path) -> Result:
     if options.compare or options.data:
         raise UserError(
             f"--{'compare' if options.compare else 'data'}: received {options.path}, a shipped model; expected a run, "
-            f"which holds the network to compare with. Its accuracy: bsnn evaluate {options.path} --data DIR."
+            f"which holds the network to compare with. Its accuracy: bsnn models {options.path}."
         )
     out = Path(options.out or path.name)
     _refuse_present(options, out)

@@ -50,7 +50,10 @@ def run(options: argparse.Namespace) -> Result:
     if engine.artifact.input.kind != "sound":
         raise UserError(f"--window: received a network for {engine.artifact.input.kind}s; only one for sounds listens.")
     front_end = need("bsnn.deploy.sound").sound_of(engine.artifact.input).front_end
-    settings = need("bsnn.deploy.listening").listening(front_end, window=options.window, **given)
+    try:
+        settings = need("bsnn.deploy.listening").listening(front_end, window=options.window, **given)
+    except UserError as error:
+        raise UserError(f"--{error}") from error
     found = need("bsnn.deploy.files").predict_files(engine, paths, settings)
     return found | {
         "window": options.window,
@@ -60,11 +63,10 @@ def run(options: argparse.Namespace) -> Result:
 
 def failure(result: Result) -> str:
     """What to say if some files could not be read."""
-    bad, good = len(result["unreadable"]), len({line["input"].partition("[")[0] for line in result["predictions"]})
-    if not bad:
+    if not result["unreadable"]:
         return ""
-    first = result["unreadable"][0]
-    return f"{bad} of {bad + good} files were not read, such as {first['input']}: {first['reason']}"
+    number, first = len(result["unreadable"]), result["unreadable"][0]
+    return f"{number} of {result['files']} files were not read, such as {first['input']}: {first['reason']}"
 
 
 def text(result: Result) -> str:
@@ -84,6 +86,8 @@ def _said(line: Result) -> str:
     text = f"{line['label']}  {line['share']:.0%}"
     if "nearest" in line:
         text = f"{line['label']} (nearest: {line['nearest']}, {line['share']:.0%})"
+    if "frames" in line:
+        return f"{text}  (of all {line['frames']} frames together: the array has time first)"
     if "part" not in line:
         return text
     begin, end = line["part"]

@@ -1,5 +1,6 @@
 """What a deployed network makes of files: pictures, sounds, event recordings and arrays; and of its test set."""
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -53,23 +54,42 @@ def read_input(path: Path, spec: InputSpec, time_steps: int) -> np.ndarray:
 def _array(path: Path) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path}: not a complete array ({error}); expected a .npy file of numbers.") from error
+    except OSError:
+        raise
+    except (ValueError, EOFError) as error:  # NumPy's words advise to unpickle what is no array
+        raise UserError(
+            f"{path}: not a complete array of numbers; expected a .npy file as np.save writes it."
+        ) from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
         raise UserError(f"{path}: holds {getattr(array, 'dtype', 'an archive')}; expected one array of numbers.")
     return array
 
 
-def _files_in(folder: Path) -> list[Path]:
+class _Unreadable(dict[str, str]):
+    """What could not be read, and why, by its name."""
+
+    def add(self, path: Path | str, error: UserError | OSError) -> None:
+        reason = f"cannot be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
+        self[f"{path}"] = reason.removeprefix(f"{path}: ")
+
+
+def _files_in(folder: Path, unreadable: _Unreadable) -> list[Path]:
     """All files below a folder, such as one with a folder per class; hidden ones are left out."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(folder).parts))
+    found, number = [], len(unreadable)
+    for place, folders, names in os.walk(folder, onerror=lambda error: unreadable.add(error.filename, error)):
+        folders[:] = (name for name in folders if not name.startswith("."))
+        found += (Path(place, name) for name in names if not name.startswith("."))
+    if not found and len(unreadable) == number:
+        unreadable.add(folder, UserError("holds no files; expected at least one input."))
+    return sorted(found)
 
 
 def predict_files(
     engine: Engine, paths: list[Path], settings: Listening | None = None, *, normalized: bool = False
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, Any]:
     """The class of each file, and of each sample of an array `[B, C, H, W]`; and which files cannot be read, and why.
+
+    `files` is the number of all of them.
 
     Args:
         engine: The network.
@@ -78,14 +98,13 @@ def predict_files(
         normalized: Whether arrays hold floats that are normalized as in training.
 
     Raises:
-        UserError: No file can be read.
+        UserError: There is only one, and it cannot be read.
     """
-    found = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
-    if not found:
-        raise UserError(f"{paths[0] if paths else 'input'}: holds no files; expected at least one input.")
-    if normalized and not any(path.suffix.lower() == ".npy" for path in found):
+    unreadable = _Unreadable()
+    found = [file for path in paths for file in (_files_in(path, unreadable) if path.is_dir() else [path])]
+    if normalized and found and not any(path.suffix.lower() == ".npy" for path in found):
         raise UserError("--normalized: received no .npy array; pictures, sounds and recordings are normalized here.")
-    predictions, unreadable = [], []
+    predictions, files = [], len(found) + len(unreadable)
     for path in found:
         try:
             if settings is None:
@@ -93,10 +112,11 @@ def predict_files(
             else:
                 predictions += _heard(engine, path, settings)
         except (UserError, OSError) as error:
-            if len(unreadable) + 1 == len(found):
-                raise
-            unreadable.append({"input": f"{path}", "reason": str(error).removeprefix(f"{path}: ")})
-    return {"predictions": predictions, "unreadable": unreadable}
+            unreadable.add(path, error)
+    if files == len(unreadable) == 1:
+        raise UserError(": ".join(*unreadable.items()))
+    reasons = [{"input": name, "reason": reason} for name, reason in unreadable.items()]
+    return {"predictions": predictions, "unreadable": reasons, "files": files}
 
 
 def _predictions(engine: Engine, path: Path, normalized: bool) -> Iterator[dict[str, Any]]:
@@ -122,6 +142,7 @@ def _predictions(engine: Engine, path: Path, normalized: bool) -> Iterator[dict[
             "class": best,
             "share": float(shares[best] / shares.sum()),
             **_middle(engine, path),
+            **({"frames": frames} if frames > 1 and engine.artifact.input.kind != "event" else {}),
         }
         yield found | {"label": NONE, "class": None, "nearest": found["label"]} if rejected[number] else found
 

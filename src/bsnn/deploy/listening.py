@@ -67,7 +67,7 @@ def listening(
         6
     """
     seconds, frame = front_end.samples / SAMPLE_RATE, front_end.hop / SAMPLE_RATE
-    if window is not None and abs(window - seconds) > 1e-6:
+    if window is not None and not abs(window - seconds) <= 1e-6:
         raise UserError(f"window: received {window:g} s; the network hears {seconds:g} s, so expected {seconds:g}.")
     if not frame / 2 <= hop <= seconds:
         raise UserError(f"hop: received {hop:g} s; expected {frame:g} (a frame) to {seconds:g} (a window).")

@@ -14,6 +14,8 @@ from bsnn.deploy.schema import InputSpec
 from bsnn.errors import UserError
 
 _STATE_BYTES = 12
+# Of full scale: floating-point samples of music and of resampled sounds exceed it a little, and are cut.
+_MOST_PEAK = 2.0
 _SHIFT = 16
 
 
@@ -96,5 +98,11 @@ def read_samples(path: Path, length: int | None = None) -> np.ndarray:
         length: How many samples; a sound of another length is padded or cut as in training. By default all.
     """
     sound = read_sound(path)
+    peak = float(np.abs(sound).max())
+    if peak > _MOST_PEAK:
+        raise UserError(
+            f"{path}: reaches {peak:.3g} times the full scale, and a device hears 16 bits; expected samples from -1 to "
+            "1. Divide them by their peak."
+        )
     sound = sound if length is None else fit(sound, length)
     return np.clip(np.rint(sound * 32768), -32768, 32767).astype(np.int16)
