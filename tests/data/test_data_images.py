@@ -61,6 +61,8 @@ def test_small_numbers_in_wide_pixels_are_not_black(tmp_path):
     assert np.array_equal(decode_image(deep, size=(8, 8), channels=1), GRAY[None])
     with pytest.raises(UserError, match=r"c.png: 16 bits with values up to 252 only"):
         color(put(tmp_path / "c.png", png(GRAY.astype(np.uint16), 0, depth=16)))
+    with pytest.raises(UserError, match=r"e.png: 16 bits with values up to 4,032 only, which is nearly black"):
+        color(put(tmp_path / "e.png", png(GRAY.astype(np.uint16) * 16, 0, depth=16)))
     black = put(tmp_path / "d.png", png(np.zeros((8, 8), np.uint16), 0, depth=16))
     assert not color(black).any()
 
@@ -237,3 +239,17 @@ def test_imagenet_as_it_is_distributed_says_what_to_do(tmp_path):
     put(tmp_path / "train" / "n01440764.tar", b"")
     with pytest.raises(UserError, match=r"train: holds archives \(n01440764.tar\).*unpack each"):
         imagenet(tmp_path)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("side", [9_500, 14_000], ids=["Pillow warns", "Pillow refuses"])
+def test_too_many_pixels_are_refused_in_our_own_words(tmp_path, side):
+    huge = tmp_path / "huge.png"
+    Image.new("1", (side, side)).save(huge)
+    with pytest.raises(UserError, match=r"huge\.png: .*80,000,000 .*Resize it first"):
+        image_head(huge)
+
+
+def test_what_is_no_picture_is_not_called_damaged(tmp_path):
+    with pytest.raises(UserError, match=r"a\.png: not a picture in one of JPEG, .*; convert or remove it"):
+        color(put(tmp_path / "a.png", b"no picture"))

@@ -4,6 +4,7 @@ import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -302,3 +303,15 @@ def test_a_file_that_is_missing_is_named() -> None:
         bsnn.load("nowhere.bsnn")
     with pytest.raises(BadModel, match="not a model file"):
         bsnn.load(__file__)
+
+
+@pytest.mark.parametrize("threads", [0, 1.5, "2", 257])
+def test_other_numbers_of_threads_are_refused(threads: Any) -> None:
+    with pytest.raises(bsnn.UserError, match=f"threads: received {threads!r}; expected a whole number from 1 to 256"):
+        bsnn.load("digits", kernel="baseline", threads=threads)
+
+
+def test_outputs_that_are_not_numbers_are_not_judged() -> None:
+    engine = bsnn.load("speech")
+    with pytest.raises(bsnn.UserError, match="rejects: received NaN"):
+        engine.rejects(np.full((3, len(engine.classes)), np.nan))

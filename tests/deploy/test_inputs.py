@@ -151,3 +151,18 @@ def test_recordings_have_as_many_frames_as_in_training(shape: tuple[int, ...], m
 def test_what_is_rejected_are_outputs(digits: Engine, shape: tuple[int, ...]) -> None:
     with pytest.raises(bsnn.UserError, match=r"rejects: received shape .*; expected \[B, 10\], what outputs returns"):
         digits.rejects(np.zeros(shape, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ("photo.jpg", r"received 'photo\.jpg'; expected an array of numbers"),
+        (Path("photo.jpg"), "expected an array of numbers"),
+        (None, "received None; expected an array"),
+        ([[1, 2], [3]], "rows of unequal length"),
+        ({"x": 1}, "received object; expected numbers"),
+    ],
+)
+def test_what_is_no_array_is_refused(digits: Engine, x: Any, message: str) -> None:
+    with pytest.raises(bsnn.UserError, match=f"input: .*{message}|input: {message}"):
+        digits.predict(x)

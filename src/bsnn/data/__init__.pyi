@@ -1,3 +1,4 @@
+from bsnn.data import audio as audio, events as events
 from bsnn.data.augment import Augmentation as Augmentation
 from bsnn.data.bundled import digits as digits
 from bsnn.data.cache import cache_folder as cache_folder

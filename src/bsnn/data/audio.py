@@ -32,7 +32,7 @@ _MAX_SECONDS = 3600
 
 
 def decode_sound(
-    path: Path,
+    path: str | Path,
     rng: np.random.Generator | None = None,
     *,
     bands: int = NUM_MELS,
@@ -52,7 +52,7 @@ def decode_sound(
     return spectrogram(fit(read_sound(path), NUM_SAMPLES), bands, window, hop)[None]
 
 
-def read_sound(path: Path) -> np.ndarray:
+def read_sound(path: str | Path) -> np.ndarray:
     """Reads a sound file as one channel at 16 kHz, float64, full scale at 1."""
     with _opened(path) as file:
         rate = file.samplerate
@@ -69,15 +69,15 @@ def read_sound(path: Path) -> np.ndarray:
     return resample(samples.mean(axis=1), rate)
 
 
-def sound_seconds(path: Path) -> float:
+def sound_seconds(path: str | Path) -> float:
     """The length of a sound file as it is."""
     with _opened(path) as file:
         return file.frames / file.samplerate
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    soundfile = need("soundfile")
+def _opened(path: str | Path) -> Iterator[Any]:
+    soundfile, path = need("soundfile"), Path(path)
     _check_riff(path)
     try:
         with soundfile.SoundFile(path) as file:

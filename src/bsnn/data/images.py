@@ -5,13 +5,14 @@ Evaluation resizes the shorter side and takes the center; training on ImageNet c
 """
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from bsnn.data.dataset import FileDataset
 from bsnn.data.downloads import download
@@ -23,6 +24,8 @@ IMAGE_ENDINGS = (*_JPEG_ENDINGS, ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff
 # By content, whatever the name says; formats that Pillow hands to other programs are left out.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 _MAX_PIXELS = 80_000_000
+# The brightest pixel of a picture in 16 bits: below it, the file rather holds the 8, 10 or 12 bits of a sensor.
+_DARKEST = 1 << 12
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Evaluation sees the center of a picture whose shorter side is 256 / 224 of the crop.
 _MARGIN = 256 / 224
@@ -117,17 +120,27 @@ def image_head(path: Path) -> tuple[tuple[int, int], int]:
         return (rows, columns), channels
 
 
+def _open(path: Path) -> Image.Image:
+    with warnings.catch_warnings():  # of many pixels, whose number is checked here
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(path, formats=_FORMATS)
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     try:
-        with Image.open(path, formats=_FORMATS) as image:
+        with _open(path) as image:
             if image.width * image.height > _MAX_PIXELS:
                 raise UserError(
                     f"{path}: {image.width} × {image.height} pixels; at most {_MAX_PIXELS:,} are read. Resize it first."
                 )
             yield image
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UserError(f"{path}: {error} Resize it first.") from error
+    except Image.DecompressionBombError as error:
+        raise UserError(
+            f"{path}: more than {_MAX_PIXELS:,} pixels; at most so many are read. Resize it first."
+        ) from error
+    except UnidentifiedImageError as error:
+        raise UserError(f"{path}: not a picture in one of {', '.join(_FORMATS)}; convert or remove it.") from error
     except (UserError, FileNotFoundError, PermissionError, IsADirectoryError):
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything for damaged files.
@@ -142,13 +155,13 @@ def _to_mode(path: Path, image: Image.Image, mode: str) -> Image.Image:
         values = np.asarray(image).astype(np.int64)
         if values.size and (values.min() < 0 or values.max() > 0xFFFF):
             raise UserError(f"{path}: values from {values.min()} to {values.max()}; expected 8 or 16 bits.")
-        narrow = values.size and 0 < values.max() < 256
-        if narrow and image.mode != "I":
-            raise UserError(
-                f"{path}: 16 bits with values up to {values.max()} only, which is black; expected values up to 65,535. "
-                "Save it with 8 bits, or stretch its values."
-            )
         # The format of "I" has no range of its own: small numbers are bytes.
+        narrow = image.mode == "I" and values.size and values.max() < 256
+        if not narrow and values.size and 0 < values.max() < _DARKEST:
+            raise UserError(
+                f"{path}: 16 bits with values up to {values.max():,} only, which is nearly black; expected values up "
+                "to 65,535. Save it with 8 bits, or stretch its values."
+            )
         image = Image.fromarray((values if narrow else values >> 8).astype(np.uint8))
     elif image.mode == "F":
         raise UserError(f"{path}: holds floating-point pixels; save it with 8 or 16 bits.")

@@ -81,8 +81,10 @@ def decode(content: bytes) -> Artifact:
     Raises:
         BadModel: If they are not a whole and consistent model file.
     """
-    if len(content) < _HEADER_AT or content[:8] != _MAGIC:
+    if content[:8] != _MAGIC:
         raise BadModel("this is not a model file (it does not begin with BSNNMODL); make one with `bsnn export`.")
+    if len(content) < _HEADER_AT:
+        raise BadModel(f"this is not a model file but its first {len(content)} bytes; copy or export it again.")
     _, version, header_length, length = _START.unpack_from(content)
     if length != len(content):
         raise BadModel(f"it is {len(content)} bytes long and should be {length}; copy or export it again.")

@@ -150,8 +150,14 @@ def find(model: str | os.PathLike[str]) -> Path:
         >>> find("digits") == path("digits"), find("./digits").name
         (True, 'digits')
     """
+    if not isinstance(model, str | os.PathLike) or model == "":
+        raise UserError(f"model: received {model!r}; expected a path, or the name of a shipped model.")
     here = Path(model)
-    if not isinstance(model, str) or here.name != model:
+    if not isinstance(model, str):
+        return here
+    if here.name != model:
+        if not here.exists():
+            raise UserError(f"{model}: there is no such file or run.")
         return here
     if model in names():
         if is_model(here):

@@ -31,8 +31,9 @@ class Engine:
     """A deployed network that runs without torch.
 
     Inputs are raw numbers, as the data set holds them that the network was trained on: `[C, H, W]` or `[B, C, H, W]`;
-    events have time first, `[T, B, C, H, W]`, with the network's T; for more or fewer frames there is `step`. A network
-    of one channel may be given `[H, W]` or `[B, H, W]`. Numbers beyond the range of the data set are refused. With
+    events have time first, `[T, B, C, H, W]`, with the network's T; for more or fewer frames there is `step`. Moving
+    pictures may have time first too, with any number of frames, each of which is shown for one time step. A network of
+    one channel may be given `[H, W]` or `[B, H, W]`. Numbers beyond the range of the data set are refused. With
     `normalized=True` inputs are floats that are normalized as in training, or the network's own integers (int16). A
     network that was exported with its shape alone takes floats as they are.
 
@@ -81,6 +82,8 @@ class Engine:
             raise UserError(
                 f"rejects: received shape {np.shape(outputs)}; expected [B, {len(self.classes)}], what outputs returns."
             )
+        if not np.isfinite(outputs).all():
+            raise UserError("rejects: received NaN or infinite outputs; expected what outputs returns.")
         return self.artifact.rejects(outputs, time_steps or self.time_steps)
 
     def outputs(

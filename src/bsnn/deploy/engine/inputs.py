@@ -4,6 +4,8 @@ Raw numbers are those of the data set that the network was trained on: bytes of 
 spectrogram. The model knows their range and normalizes them.
 """
 
+import os
+
 import numpy as np
 
 from bsnn.deploy.schema import InputSpec
@@ -25,12 +27,10 @@ def to_integers(spec: InputSpec, inputs: np.ndarray, *, normalized: bool) -> np.
     Raises:
         UserError: Their shape, type or range is not what the network takes.
     """
-    given = np.asarray(inputs)
+    given = _as_numbers(inputs)
     x = _with_axes(spec, given)
     if not x.size:
         raise UserError(f"input: received shape {given.shape}; expected at least one sample and time step.")
-    if x.dtype.kind not in "uif":
-        raise UserError(f"input: received {x.dtype}; expected numbers, such as uint8 or float32.")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         raise UserError("input: received NaN or infinite numbers; expected finite ones.")
     if normalized:
@@ -41,6 +41,20 @@ def to_integers(spec: InputSpec, inputs: np.ndarray, *, normalized: bool) -> np.
         x = _from_raw(spec, x)
     x = x.reshape((1,) * (5 - x.ndim) + x.shape)
     return np.ascontiguousarray(x.transpose(0, 1, 3, 4, 2))
+
+
+def _as_numbers(inputs: np.ndarray) -> np.ndarray:
+    if isinstance(inputs, str | bytes | os.PathLike) or inputs is None:
+        raise UserError(
+            f"input: received {inputs!r:.60}; expected an array of numbers. Files are read by the command bsnn predict."
+        )
+    try:
+        found = np.asarray(inputs)
+    except ValueError as error:
+        raise UserError("input: received rows of unequal length; expected an array of numbers.") from error
+    if found.dtype.kind not in "uif":
+        raise UserError(f"input: received {found.dtype}; expected numbers, such as uint8 or float32.")
+    return found
 
 
 def _with_axes(spec: InputSpec, x: np.ndarray) -> np.ndarray:
