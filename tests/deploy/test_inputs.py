@@ -166,3 +166,13 @@ def test_what_is_rejected_are_outputs(digits: Engine, shape: tuple[int, ...]) ->
 def test_what_is_no_array_is_refused(digits: Engine, x: Any, message: str) -> None:
     with pytest.raises(bsnn.UserError, match=f"input: .*{message}|input: {message}"):
         digits.predict(x)
+
+
+def test_events_up_to_one_are_refused_as_pictures_are() -> None:
+    """An event counts eight, so numbers up to 1 are those of another scale."""
+    engine = bsnn.load("nmnist")
+    frames = np.random.default_rng(0).integers(0, 3, (5, 1, 2, 34, 34)) * 8.0
+    engine.outputs(frames)
+    engine.outputs(0 * frames)
+    with pytest.raises(bsnn.UserError, match=r"would be next to no events. If 1 is the largest, give x \* 255"):
+        engine.outputs(frames / 16)

@@ -69,7 +69,7 @@ def read_events(path: Path, sensor: tuple[int, int] | None = None) -> Events:
             raise UserError(
                 f"{path}: {outside.size:,} of {events.t.size:,} events lie outside of the sensor, the first "
                 f"at x = {events.x[first]}, y = {events.y[first]}; expected x below {columns} and y below "
-                f"{rows}. The file is damaged, or of another camera: then give sensor=(rows, columns)."
+                f"{rows}. The file is damaged, or of another camera, whose size sensor=(rows, columns) says in Python."
             )
     if np.all(events.t[1:] >= events.t[:-1]):
         return events
@@ -294,7 +294,7 @@ def _read_npz(path: Path, sensor: tuple[int, int] | None) -> Events:
     x, y, t, p = (array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in columns)
     if any(array.ndim != 1 or array.shape != t.shape for array in (x, y, t, p)):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in zip("xytp", (x, y, t, p), strict=True))
-        raise UserError(f"{path}: shapes are {shapes}; expected four arrays of one length.")
+        raise UserError(f"{path}: shapes are {shapes}; expected four arrays of one length, each with one axis.")
     x, y = _whole(path, "x", x), _whole(path, "y", y)
     if np.any(x < 0) or np.any(y < 0):
         raise UserError(f"{path}: x or y is below 0; expected pixels counted from 0.")

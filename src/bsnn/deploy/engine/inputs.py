@@ -13,6 +13,8 @@ from bsnn.errors import UserError
 
 # Of the range of an input: what rounding in single precision, or a resized picture, may exceed it by.
 _SLACK = 1e-3
+# What numbers up to 1 would mean where 255 is the largest.
+_DARK = {"image": "all black", "event": "next to no events"}
 
 
 def to_integers(spec: InputSpec, inputs: np.ndarray, *, normalized: bool) -> np.ndarray:
@@ -85,10 +87,10 @@ def _from_raw(spec: InputSpec, x: np.ndarray) -> np.ndarray:
         raise UserError(
             f"input: received {x.dtype} from {low:g} to {high:g}; expected {_expected(spec)}.{_hint(spec, x)}"
         )
-    if x.dtype.kind == "f" and spec.kind == "image" and spec.largest > 1 and 0 < high <= 1:
+    if x.dtype.kind == "f" and spec.kind in _DARK and spec.largest > 1 and 0 < high <= 1:
         raise UserError(
-            f"input: received {x.dtype} up to {high:g}; expected {_expected(spec)}, and nothing above 1 would be all "
-            f"black. If 1 is the largest, give x * {spec.largest:g}."
+            f"input: received {x.dtype} up to {high:g}; expected {_expected(spec)}, and nothing above 1 would be "
+            f"{_DARK[spec.kind]}. If 1 is the largest, give x * {spec.largest:g}."
         )
     if spec.divisor != 1 and (x.dtype.kind in "ui" or np.array_equal(x, np.rint(x))):
         return spec.from_bytes(x)
