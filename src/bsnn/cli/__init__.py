@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse_empty(options: argparse.Namespace) -> None:
-    """Refuses a path without a letter, which would mean the working directory, or nothing at all."""
+    """Refuses an empty path, which would mean the working directory, or that nothing was given."""
     for name in _PATHS:
         value = getattr(options, name, None)
         if value == "" or (isinstance(value, list) and "" in value):

@@ -65,12 +65,12 @@ def _array(path: Path) -> np.ndarray:
     return array
 
 
-class _Unreadable(dict[str, str]):
-    """What could not be read, and why, by its name."""
+class _Unreadable(list[dict[str, str]]):
+    """What could not be read, and why."""
 
     def add(self, path: Path | str, error: UserError | OSError) -> None:
         reason = f"cannot be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
-        self[f"{path}"] = reason.removeprefix(f"{path}: ")
+        self.append({"input": f"{path}", "reason": reason.removeprefix(f"{path}: ")})
 
 
 def _files_in(folder: Path, unreadable: _Unreadable) -> list[Path]:
@@ -78,7 +78,7 @@ def _files_in(folder: Path, unreadable: _Unreadable) -> list[Path]:
     found, number = [], len(unreadable)
     for place, folders, names in os.walk(folder, onerror=lambda error: unreadable.add(error.filename, error)):
         folders[:] = (name for name in folders if not name.startswith("."))
-        found += (Path(place, name) for name in names if not name.startswith("."))
+        found += (Path(place, name) for name in names if not name.startswith(".") and Path(place, name).is_file())
     if not found and len(unreadable) == number:
         unreadable.add(folder, UserError("holds no files; expected at least one input."))
     return sorted(found)
@@ -114,9 +114,8 @@ def predict_files(
         except (UserError, OSError) as error:
             unreadable.add(path, error)
     if files == len(unreadable) == 1:
-        raise UserError(": ".join(*unreadable.items()))
-    reasons = [{"input": name, "reason": reason} for name, reason in unreadable.items()]
-    return {"predictions": predictions, "unreadable": reasons, "files": files}
+        raise UserError("{input}: {reason}".format(**unreadable[0]))
+    return {"predictions": predictions, "unreadable": list(unreadable), "files": files}
 
 
 def _predictions(engine: Engine, path: Path, normalized: bool) -> Iterator[dict[str, Any]]:

@@ -50,7 +50,7 @@ class Native:
                 f"kernel: {library or 'it'} is missing; built, and fit for this processor: "
                 f"{', '.join(found) or 'none'}. Install bsnn again where there is a C compiler, or use kernel='numpy'."
             )
-        if not isinstance(threads, int) or not 1 <= threads <= 256:
+        if not hasattr(threads, "__index__") or not 1 <= threads <= 256:
             raise UserError(f"threads: received {threads!r}; expected a whole number from 1 to 256.")
         self.artifact = artifact
         self.threads = threads
