@@ -82,9 +82,10 @@ def input_gradient(grad: Tensor, bits: Tensor, shape: torch.Size, size: _Pair, g
     narrow = _in_bf16()
     entering = Tiles(_pixels(grad), size, (2 - padding[0], 2 - padding[1]), narrow=narrow)
     leaving = Tiles(channels_as_rows(made), size, (0, 0), narrow=narrow)
-    tiling = input_tiling(len(grad), shape, size)
+    tiling = input_tiling(len(grad), shape, size, narrow=narrow)
     dtype = torch.bfloat16 if narrow else torch.float32
-    points, products, row = (room.view(dtype) for room in rooms.own.take(*tiling.room))
+    floats = (-(-number // (1 + narrow)) for number in tiling.room)
+    points, products, row = (room.view(dtype) for room in rooms.own.take(*floats))
     for start in range(0, len(grad), tiling.images):
         images = slice(start, start + tiling.images)
         tiles = min(tiling.images, len(grad) - start) * num_tiles(size)

@@ -92,14 +92,14 @@ class Tiling(NamedTuple):
     channels: int
     """Output channels of a weight gradient."""
     room: tuple[int, int, int]
-    """Floats on either side of the product, and in what is left of it or is made for it."""
+    """Numbers on either side of the product, and in what is left of it or is made for it."""
 
 
-def input_tiling(batch: int, shape: torch.Size, size: _Pair) -> Tiling:
-    """For the gradient of images of `size`."""
+def input_tiling(batch: int, shape: torch.Size, size: _Pair, *, narrow: bool = False) -> Tiling:
+    """For the gradient of images of `size`; narrow numbers are half as long, so there is room for twice as many."""
     outs, ins, *_ = shape
     tiles = 36 * num_tiles(size)
-    images = max(1, min(batch, _POINTS // (tiles * max(outs, ins))))
+    images = max(1, min(batch, (1 + narrow) * (_POINTS // (tiles * max(outs, ins)))))
     return Tiling(images, outs, (images * tiles * outs, images * tiles * ins, 6 * outs * ins))
 
 
