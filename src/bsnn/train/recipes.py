@@ -102,7 +102,7 @@ SMALL = {
             gamma_schedule="cosine",
             one_minus_beta1=1e-3,
             bias_correction=True,
-            epochs=36,
+            epochs=48,
             evaluation_interval=12,
         ),
     ),
