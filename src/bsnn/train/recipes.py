@@ -102,7 +102,7 @@ SMALL = {
             gamma_schedule="cosine",
             one_minus_beta1=1e-3,
             bias_correction=True,
-            epochs=48,
+            epochs=44,
             evaluation_interval=12,
         ),
     ),
