@@ -175,6 +175,9 @@ def table(runs: Runs, threads: int) -> dict[str, Any]:
             "chosen": chosen,
             "chosen_at_the_edge": None if chosen is None else chosen in (values[0], values[-1]),
             "test_accuracy": spread(results),
+            "test_accuracies": {
+                seed: result["accuracy"] for seed, result in zip(SEEDS, results, strict=False) if result
+            },
             "runs": [result for result in results if result],
         }
     return {

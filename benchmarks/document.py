@@ -137,43 +137,44 @@ def _flip_rules(result: dict[str, Any], link: str) -> str:
 
 def _methods(result: dict[str, Any], link: str) -> str:
     names = {"tbso": label("tbso"), "bso": label("bso"), "latent": "latent weights", "real": "real weights"}
+    names["qsnn"] = "Q-SNN"
     rows = []
     for name, method in result["methods"].items():
         tried = ", ".join(f"{value:g}: {_percent(accuracy)}" for value, accuracy in method["held_out_accuracies"])
         chosen = f"{method['chosen']}, the last tried" if method["chosen_at_the_edge"] else method["chosen"]
-        measured = _measured(method["test_accuracy"])
-        rows.append([names[name], method["knob"], tried, chosen, measured, len(method["runs"])])
+        measured = _measured(method["test_accuracy"]) if method["test_accuracy"] else None
+        rows.append([names[name], method["knob"], tried, chosen, measured, len(method["test_accuracies"])])
     protocol = result["protocol"]
     columns = ["method", "knob", "held-out accuracy, %", "chosen", "test accuracy, %", "seeds"]
     parts = [
-        "## CIFAR-10 methods",
-        f"The same network and online gradients, {protocol['epochs_of_the_comparison']} epochs, each method with the "
-        f"best of a few values of one knob on {protocol['held_out_samples']:,} held-out training images (after "
-        f"training on {protocol['training_samples_of_the_selection']:,}).",
+        f"## CIFAR-10 methods: {protocol['recipe']}",
+        f"The same network, {protocol['epochs_of_the_comparison']} epochs, each method with the best of a few values "
+        f"of one knob on {protocol['held_out_samples']:,} held-out training images (after training on "
+        f"{protocol['training_samples_of_the_selection']:,}).",
         markdown_table(columns, rows),
         *_differences(result["methods"], names),
-        f"The whole recipe `{protocol['recipe']}`: {_measured(result['full_recipe']['test_accuracy'])} % on the test "
-        f"images, {len(result['full_recipe']['runs'])} seeds.",
     ]
+    if "full_recipe" in result:
+        parts.append(
+            f"The whole recipe `{protocol['recipe']}`: {_measured(result['full_recipe']['test_accuracy'])} % on the "
+            f"test images, {len(result['full_recipe']['runs'])} seeds."
+        )
     lost = result["eight_bits"]["points_lost_by_seed"]
     if lost:
         points = ", ".join(f"{points:+.2f} (seed {seed})" for seed, points in lost.items())
         parts.append(f"T-BSO with its momentum in eight bits loses, in percent points: {points}.")
     if result["missing"]:
         parts.append(f"Not finished yet: {', '.join(result['missing'])}.")
-    parts.append(f"`{result['command']}`, {result['machine']}; [cifar10_methods.json]({link})")
+    parts.append(f"`{result['command']}`, {result['machine']}; [{link.rpartition('/')[2]}]({link})")
     return "\n\n".join(parts)
 
 
 def _differences(methods: dict[str, Any], names: dict[str, str]) -> list[str]:
     """By how much T-BSO is above the others, seed by seed, as far as they have been trained."""
-    accuracies = {
-        name: {run["run"].rsplit("-s", 1)[1]: run["accuracy"] for run in method["runs"] if run["accuracy"] is not None}
-        for name, method in methods.items()
-    }
-    words = []
-    for name, others in accuracies.items():
-        points = [100 * (accuracies["tbso"][seed] - others[seed]) for seed in others if seed in accuracies["tbso"]]
+    ours, words = methods["tbso"]["test_accuracies"], []
+    for name, method in methods.items():
+        others = method["test_accuracies"]
+        points = [100 * (ours[seed] - others[seed]) for seed in others if None not in (ours.get(seed), others[seed])]
         if name != "tbso" and points:
             words.append(f"minus {names[name]}: {', '.join(f'{difference:+.2f}' for difference in points)}")
     expected = "The paper has T-BSO above BSO and above latent weights."
