@@ -314,7 +314,7 @@ def test_inspect_names_layers_bytes_and_operations(finished_run: Path, capsys) -
         (["export", "src"], "no checkpoint"),
         (["export", __file__], "expected a run directory"),
         (["evaluate", "nowhere"], "there is no such run or file"),
-        (["inspect", "./nowhere"], "./nowhere: there is no such file or run"),
+        (["inspect", "./nowhere"], "./nowhere: there is no such run or file"),
         (["predict", "speech", "x.wav", "--window", "nan"], "--window: received nan s"),
         (["predict", "speech", "x.wav", "--window", "2"], "--window: received 2 s; the network hears 1 s"),
     ],

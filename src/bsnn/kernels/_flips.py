@@ -31,7 +31,6 @@ def _is_plain(parameter: Flippable) -> bool:
 
 
 def _limit(threshold: FlipThreshold) -> Tensor:
-    """γ sqrt(v + ε), or γ; computed in double precision and compared in single, as a rule's own function does."""
+    """γ sqrt(v + ε), or γ; compared in single precision, as a rule's own function does."""
     gamma, moment, eps = threshold
-    limit = torch.tensor(gamma, dtype=torch.float64) if moment is None else gamma * torch.sqrt(moment + eps)
-    return limit.float()
+    return torch.tensor(gamma, dtype=torch.float32) if moment is None else (gamma * torch.sqrt(moment + eps)).float()

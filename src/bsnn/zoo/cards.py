@@ -147,7 +147,7 @@ def find(model: str | os.PathLike[str]) -> Path:
         UserError: If the word means two things, or nothing.
 
     Example:
-        >>> find("digits") == path("digits"), find("./digits").name
+        >>> find("digits") == path("digits"), find(Path("digits")).name
         (True, 'digits')
     """
     if not isinstance(model, str | os.PathLike) or model == "":
@@ -157,7 +157,7 @@ def find(model: str | os.PathLike[str]) -> Path:
         return here
     if here.name != model:
         if not here.exists():
-            raise UserError(f"{model}: there is no such file or run.")
+            raise UserError(f"{model}: there is no such run or file.")
         return here
     if model in names():
         if is_model(here):
