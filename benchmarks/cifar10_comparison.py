@@ -26,17 +26,18 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from cifar10_recipes import settings
 
 from bsnn.atomic import write_file
 from bsnn.errors import UserError
 from bsnn.paper.recipes import recipe
 from bsnn.train.config import Config
-from bsnn.train.loop import train
+from bsnn.train.loop import check_ready, train
 from bsnn.train.trainer import Diverged
 
 RESULTS = Path(__file__).parent / "results" / "cifar10_comparison.json"
@@ -89,13 +90,7 @@ class Runs:
         """What a run ended with; trains it first if it has not ended. None if another process is at it."""
         config, run = dataclasses.replace(config, **self._few), self.folder / name
         if name not in self.measured and to_train and _ended(run, config) is None:
-            print(f"training {name}", file=sys.stderr, flush=True)
-            try:
-                train(config, run, data=self.data, resume=True)
-            except Diverged as error:
-                (run / "diverged.txt").write_text(f"{error}\n")
-            except UserError as error:
-                print(f"passed over {name}: {error}", file=sys.stderr, flush=True)
+            train_run(run, config, self.data)
         if name not in self.measured and (ended := _ended(run, config)) is not None:
             self.measured[name] = ended
         return self.measured.get(name)
@@ -130,9 +125,22 @@ class Runs:
         if tried is None:
             return None
         fields, knob, _ = METHODS[method]
-        config = dataclasses.replace(recipe(RECIPE), epochs=EPOCHS, seed=seed, momentum_bits=bits, **fields)
-        name = f"{'eight' if bits == 8 else 'compare'}-{method}-s{seed}"
-        return self.result(name, dataclasses.replace(config, **{knob: best_of(tried)}), to_train=to_train)
+        chosen = best_of(tried)
+        changes = {**fields, "epochs": EPOCHS, "seed": seed, "momentum_bits": bits, knob: chosen}
+        # The value is in the name, so that another choice is another run.
+        name = f"{'eight' if bits == 8 else 'compare'}-{method}-{knob}={chosen:g}-s{seed}"
+        return self.result(name, dataclasses.replace(recipe(RECIPE), **changes), to_train=to_train)
+
+
+def train_run(run: Path, config: Config, data: str) -> None:
+    """Trains a run to its end, or until it diverges, unless another process is at it."""
+    print(f"training {run.name}", file=sys.stderr, flush=True)
+    try:
+        train(config, run, data=data, resume=True)
+    except Diverged as error:
+        (run / "diverged.txt").write_text(f"{error}\n")
+    except UserError as error:
+        print(f"passed over {run.name}: {error}", file=sys.stderr, flush=True)
 
 
 def best_of(tried: Mapping[float, dict[str, Any] | None]) -> float:
@@ -162,11 +170,9 @@ def _ended(run: Path, config: Config) -> dict[str, Any] | None:
 
 def protocol(few: dict[str, Any]) -> dict[str, Any]:
     """All that results depend on, as JSON gives it back: those of another protocol are not taken over."""
-    usual = dataclasses.asdict(Config())
-    settings = {key: value for key, value in dataclasses.asdict(recipe(RECIPE)).items() if value != usual[key]}
     content = {
         "recipe": RECIPE,
-        "settings": {**settings, "epochs": EPOCHS, **few},
+        "settings": {**settings(recipe(RECIPE)), "epochs": EPOCHS, **few},
         "epochs_of_the_comparison": EPOCHS,
         "held_out_samples": VALIDATION_SAMPLES,
         "training_samples_of_the_selection": SELECTION_SAMPLES,
@@ -189,13 +195,14 @@ def summary(runs: Runs) -> dict[str, Any]:
             "held_out_accuracies": [[value, result["accuracy"]] for value, result in (tried or {}).items()],
             "chosen": chosen,
             "chosen_at_the_edge": chosen in (ladder[0], ladder[-1]),
-            "test_accuracy": _spread(results),
+            "test_accuracy": spread(results.values()),
             "test_accuracies": {seed: result["accuracy"] for seed, result in results.items() if result},
         }
     eight = {seed: runs.compare("tbso", seed, to_train=False, bits=8) for seed in SEEDS}
     missing += [f"eight-tbso-s{seed}" for seed, result in eight.items() if result is None]
     usual = methods["tbso"]["test_accuracies"]
-    lost = {seed: 100 * (usual[seed] - found["accuracy"]) for seed, found in eight.items() if found and seed in usual}
+    pairs = {seed: (usual.get(seed), found["accuracy"]) for seed, found in eight.items() if found}
+    lost = {seed: 100 * (a - b) for seed, (a, b) in pairs.items() if a is not None and b is not None}
     return {
         "missing": missing,
         "methods": methods,
@@ -204,8 +211,9 @@ def summary(runs: Runs) -> dict[str, Any]:
     }
 
 
-def _spread(results: dict[int, dict[str, Any] | None]) -> dict[str, Any]:
-    done = [result["accuracy"] for result in results.values() if result and result["accuracy"] is not None]
+def spread(results: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
+    """Mean and spread of the runs that have ended."""
+    done = [result["accuracy"] for result in results if result and result["accuracy"] is not None]
     if not done:
         return {}
     deviation = statistics.stdev(done) if len(done) > 1 else None
@@ -233,9 +241,16 @@ def main() -> None:
     parser.add_argument("--result", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true", help="tiny runs that try the script; give another --result")
     options = parser.parse_args()
+    if options.smoke and options.result == RESULTS:
+        parser.error("--smoke would replace the results; give another --result")
     torch.set_num_threads(1)
     few = {"width": 0.125, "epochs": 1, "train_samples": 256, "statistics_batches": 1} if options.smoke else {}
     content = protocol(few)
+    if options.stage != "table":
+        try:
+            check_ready(recipe(RECIPE), options.data)
+        except UserError as error:
+            parser.error(f"{error}")
     runs = Runs(options.out, options.data, measured_before(options.result, content), few)
     if options.stage in ("select", None):
         for method in options.methods:

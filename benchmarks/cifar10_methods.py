@@ -23,18 +23,15 @@ import json
 import os
 import platform
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from cifar10_comparison import spread, train_run
 
-from bsnn.errors import UserError
 from bsnn.paper.recipes import recipe
 from bsnn.train.config import Config
-from bsnn.train.loop import train
-from bsnn.train.trainer import Diverged
 
 RESULTS = Path(__file__).parent / "results" / "cifar10_methods.json"
 EPOCHS, SEEDS, FULL_SEEDS = 10, (0, 1, 2), (0, 1)
@@ -106,13 +103,7 @@ class Runs:
         """Trains a run to its end, unless it has ended or another process is at it."""
         if result_of(run, config) is not None:
             return
-        print(f"training {run.name}", file=sys.stderr, flush=True)
-        try:
-            train(config, run, data=self.data, resume=True)
-        except Diverged as error:
-            (run / "diverged.txt").write_text(f"{error}\n")
-        except UserError as error:
-            print(f"passed over {run.name}: {error}", file=sys.stderr, flush=True)
+        train_run(run, config, self.data)
 
 
 def result_of(run: Path, config: Config) -> dict[str, Any] | None:
@@ -132,19 +123,6 @@ def result_of(run: Path, config: Config) -> dict[str, Any] | None:
         "peak_bytes": max((line["peak_bytes"] for line in lines), default=None),
         "versions": {name: saved["computed_by"][-1][name] for name in ("bsnn", "python", "torch")},
         "git_commit": saved["git_commit"],
-    }
-
-
-def spread(results: list[dict[str, Any] | None]) -> dict[str, Any]:
-    """Mean and spread of the runs that have ended."""
-    done = [result["accuracy"] for result in results if result and result["accuracy"] is not None]
-    if not done:
-        return {}
-    deviation = statistics.stdev(done) if len(done) > 1 else None
-    return {
-        "mean": statistics.mean(done),
-        "standard_deviation": deviation,
-        "lowest_and_highest": [min(done), max(done)],
     }
 
 

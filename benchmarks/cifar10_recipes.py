@@ -46,7 +46,7 @@ def _history(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def _settings(config: Config) -> dict[str, Any]:
+def settings(config: Config) -> dict[str, Any]:
     """The fields that differ from the defaults, as JSON gives them back."""
     usual = asdict(Config())
     return json.loads(json.dumps({key: value for key, value in asdict(config).items() if value != usual[key]}))
@@ -101,7 +101,7 @@ def main() -> None:
             "stages": written(config.stages),
             "teacher": config.teacher or None,
             # Without them, seeds of former settings would count as seeds of the recipe.
-            "settings": _settings(config),
+            "settings": settings(config),
         }
         before = rows.get(name, {})
         if trained.items() <= before.items():

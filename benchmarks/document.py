@@ -136,8 +136,8 @@ def _flip_rules(result: dict[str, Any], link: str) -> str:
 
 
 def _methods(result: dict[str, Any], link: str) -> str:
-    names = {"tbso": label("tbso"), "bso": label("bso"), "latent": "latent weights", "real": "real weights"}
-    names["qsnn"] = "Q-SNN"
+    names = {name: label(name) for name in ("tbso", "bso")}
+    names |= {"latent": "latent weights", "real": "real weights", "qsnn": "Q-SNN"}
     rows = []
     for name, method in result["methods"].items():
         tried = ", ".join(f"{value:g}: {_percent(accuracy)}" for value, accuracy in method["held_out_accuracies"])

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from survival import TORCHRUN, kill_all
+from survival import TORCHRUN, kill_all, newest_update
 
 import bsnn
 from bsnn.atomic import write_file
@@ -39,6 +39,11 @@ def sitting(arguments: list[str], minutes: float) -> int | None:
         return None
     finally:
         kill_all(process)
+
+
+def saved(run: Path) -> int:
+    """How far the checkpoints of a run and of its teacher are."""
+    return newest_update(run) + newest_update(run / "teacher")
 
 
 def progress(run: Path) -> dict[str, Any]:
@@ -68,7 +73,9 @@ def progress(run: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("recipe")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=15.0)
@@ -77,11 +84,14 @@ def main() -> None:
     arguments = [options.recipe, "--out", str(options.out), "--resume", *fields]
     status = None
     while status is None:
+        before = saved(options.out)
         status = sitting(arguments, options.minutes)
         if (options.out / "metrics.jsonl").exists():
             result = {"command": shlex.join(["bsnn", "train", options.recipe, *fields]), **progress(options.out)}
             write_file(options.result, (json.dumps(result, indent=1) + "\n").encode())
             print(f"{result['epochs_done']} of {result['epochs']} epochs, {result['starts']} starts", flush=True)
+        if status is None and saved(options.out) == before:
+            sys.exit(f"nothing was saved within {options.minutes:g} minutes; give more, or fewer --checkpoint-minutes")
     sys.exit(status)
 
 
